@@ -12,8 +12,8 @@ namespace stepgraph::llama {
 struct llama_config {
   int layers = 0;
   int hidden_size = 0;
-  int heads = 0;        // query heads
-  int kv_heads = 0;     // divides heads
+  int heads = 0;     // query heads
+  int kv_heads = 0;  // divides heads
   int head_size = 0;
   int ffn_size = 0;
   int vocab_size = 0;
@@ -25,8 +25,8 @@ struct llama_config {
 /// Element types a weight may have; the quantised ones are GGUF's blocks of 32 along a row.
 enum class tensor_type { f32, f16, bf16, q4_0, q4_1, q8_0 };
 
-/// A weight matrix [rows, columns], row-major, `data` in `type`'s own layout (y = W x has x of length columns).
-/// Non-owning: the bytes belong to `llama_weights::storage`.
+/// A weight matrix [rows, columns], row-major, `data` in `type`'s own layout (y = W x has x of length
+/// columns). Non-owning: the bytes belong to `llama_weights::storage`.
 struct tensor {
   tensor_type type = tensor_type::f32;
   std::int64_t rows = 0;
@@ -65,8 +65,8 @@ struct llama_weights {
 /// A small model with seeded random weights (float32, tied output), for tests: no file needed.
 llama_weights make_tiny_weights(std::uint64_t seed, const llama_config& config);
 
-/// The default shape of the tiny model: 2 layers, hidden 64, 4 query and 2 KV heads of 16... chosen to be quick yet
-/// to use grouped queries and a vocabulary that is no power of two.
+/// The default shape of the tiny model: 2 layers, hidden 128, 4 query and 2 KV heads of 64. Quick, yet with
+/// grouped queries, a head size that every attention path has and a vocabulary that is no power of two.
 llama_config tiny_config();
 
 }  // namespace stepgraph::llama

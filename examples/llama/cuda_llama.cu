@@ -1,0 +1,429 @@
+#include <cublas_v2.h>
+
+#include <algorithm>
+
+#include "examples/llama/host_ops.hpp"
+#include "examples/llama/llama_model.hpp"
+#include "graphs/memory_resource.hpp"
+#include "kernels/attention/paged_attention.hpp"
+#include "kernels/launch.cuh"
+#include "kernels/sample/greedy_sample.hpp"
+
+namespace stepgraph::llama {
+namespace {
+
+constexpr int threads = 256;
+
+void check_cublas(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw cuda_error(message(call, ": ", cublasGetStatusString(status)), static_cast<int>(status));
+}
+
+/// Sum over a block of `threads`; every thread gets it.
+__device__ float block_sum(float value) {
+  __shared__ float warp_sums[threads / 32];
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(~0u, value, distance);
+  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  float total = 0.0f;
+#pragma unroll
+  for (int warp = 0; warp < threads / 32; ++warp) total += warp_sums[warp];
+  return total;
+}
+
+template <class T>
+struct embed_params {
+  const T* embedding;             // [vocab, hidden]
+  const std::int32_t* token_ids;  // [tokens]
+  float* hidden;                  // out [tokens, hidden]
+  int hidden_size;
+};
+
+// grid: captured tokens
+// a block copies one token's embedding
+template <class T>
+__global__ void __launch_bounds__(threads) embed_kernel(const __grid_constant__ embed_params<T> p) {
+  wait_for_predecessor();
+  const std::int64_t from = static_cast<std::int64_t>(p.token_ids[blockIdx.x]) * p.hidden_size;
+  const std::int64_t to = static_cast<std::int64_t>(blockIdx.x) * p.hidden_size;
+  for (int i = threadIdx.x; i < p.hidden_size; i += threads) p.hidden[to + i] = to_float(p.embedding[from + i]);
+}
+
+template <class T>
+struct norm_params {
+  const float* hidden;         // [tokens, hidden]
+  const float* weight;         // [hidden]
+  T* out;                      // out [lines, hidden]
+  const std::int32_t* source;  // [lines] token of each line, or null: the line itself
+  int hidden_size;
+  float epsilon;
+};
+
+// grid: lines
+// a block normalises one token
+template <class T>
+__global__ void __launch_bounds__(threads) rms_norm_kernel(const __grid_constant__ norm_params<T> p) {
+  wait_for_predecessor();
+  const std::int64_t token = p.source ? p.source[blockIdx.x] : blockIdx.x;
+  const float* const in = p.hidden + token * p.hidden_size;
+  T* const out = p.out + static_cast<std::int64_t>(blockIdx.x) * p.hidden_size;
+  float squares = 0.0f;
+  for (int i = threadIdx.x; i < p.hidden_size; i += threads) squares += in[i] * in[i];
+  const float scale = rsqrtf(block_sum(squares) / p.hidden_size + p.epsilon);
+  for (int i = threadIdx.x; i < p.hidden_size; i += threads) out[i] = from_float<T>(in[i] * scale * p.weight[i]);
+}
+
+template <class T>
+struct rope_params {
+  const float* qkv;                     // [tokens, (heads + 2 kv_heads) * head_size]
+  T* query;                             // out [tokens, heads * head_size]
+  T* keys;                              // out, pages of this layer
+  T* values;
+  const float2* table;                  // [max_context, head_size / 2] cos, sin
+  const std::int32_t* positions;        // [tokens]
+  const std::int32_t* causal_length;    // [tokens], 0: a token that stores nothing
+  const std::int32_t* out_cache_loc;    // [tokens]
+  std::int64_t page_stride, token_stride, head_stride;
+  int page_shift, heads, kv_heads, head_size;
+};
+
+// grid: captured tokens
+// a block turns one token's query and key by its position and stores key and value at the token's slot
+template <class T>
+__global__ void __launch_bounds__(threads) rope_kernel(const __grid_constant__ rope_params<T> p) {
+  wait_for_predecessor();
+  const int token = blockIdx.x;
+  const int pairs = p.head_size / 2, all_heads = p.heads + 2 * p.kv_heads;
+  const float* const qkv = p.qkv + static_cast<std::int64_t>(token) * all_heads * p.head_size;
+  const std::int64_t slot = p.out_cache_loc[token];
+  const std::int64_t place = (slot >> p.page_shift) * p.page_stride +
+                             (slot & ((std::int64_t{1} << p.page_shift) - 1)) * p.token_stride;
+  const bool stores = p.causal_length[token] > 0;
+  for (int i = threadIdx.x; i < all_heads * pairs; i += threads) {
+    const int head = i / pairs, pair = i % pairs;
+    const float a = qkv[head * p.head_size + 2 * pair], b = qkv[head * p.head_size + 2 * pair + 1];
+    const bool is_value = head >= p.heads + p.kv_heads;
+    const float2 turn = is_value ? float2{1.0f, 0.0f} : p.table[p.positions[token] * pairs + pair];
+    const T first = from_float<T>(a * turn.x - b * turn.y), second = from_float<T>(a * turn.y + b * turn.x);
+    if (head < p.heads) {
+      T* const out = p.query + (static_cast<std::int64_t>(token) * p.heads + head) * p.head_size + 2 * pair;
+      out[0] = first;
+      out[1] = second;
+    } else if (stores) {
+      const int kv_head = (head - p.heads) % p.kv_heads;
+      T* const out = (is_value ? p.values : p.keys) + place + kv_head * p.head_stride + 2 * pair;
+      out[0] = first;
+      out[1] = second;
+    }
+  }
+}
+
+template <class T>
+struct silu_params {
+  const float* gate_up;  // [tokens, 2 * ffn]: gate, then up
+  T* out;                // out [tokens, ffn]
+  int ffn_size;
+};
+
+// grid: captured tokens
+// a block makes one token's silu(gate) * up
+template <class T>
+__global__ void __launch_bounds__(threads) silu_kernel(const __grid_constant__ silu_params<T> p) {
+  wait_for_predecessor();
+  const float* const gate = p.gate_up + static_cast<std::int64_t>(blockIdx.x) * 2 * p.ffn_size;
+  T* const out = p.out + static_cast<std::int64_t>(blockIdx.x) * p.ffn_size;
+  for (int i = threadIdx.x; i < p.ffn_size; i += threads)
+    out[i] = from_float<T>(gate[i] / (1.0f + expf(-gate[i])) * gate[p.ffn_size + i]);
+}
+
+template <class T>
+struct matmul_params {
+  const T* weight;  // [rows, columns], 16-byte aligned lines
+  const T* x;       // [tokens, columns]
+  float* y;         // [tokens, rows]
+  int rows, columns, tokens;
+  bool accumulate;  // y += instead of y =
+};
+
+constexpr int token_tile = 4;  // tokens that share one read of the weights
+
+// grid: rows / warps a block
+// a warp makes one output of every token. A token's sum has the same order whatever the other tokens are
+template <class T>
+__global__ void __launch_bounds__(threads) matmul_kernel(const __grid_constant__ matmul_params<T> p) {
+  constexpr int vector = 16 / sizeof(T);
+  wait_for_predecessor();
+  const int row = blockIdx.x * (threads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (row >= p.rows) return;
+  const T* const weight = p.weight + static_cast<std::int64_t>(row) * p.columns;
+  for (int first = 0; first < p.tokens; first += token_tile) {
+    float sum[token_tile] = {};
+    const int count = min(token_tile, p.tokens - first);
+    for (int column = lane * vector; column < p.columns; column += 32 * vector) {
+      const uint4 weights = *reinterpret_cast<const uint4*>(weight + column);
+#pragma unroll
+      for (int t = 0; t < token_tile; ++t) {
+        if (t >= count) break;
+        const uint4 inputs =
+            *reinterpret_cast<const uint4*>(p.x + static_cast<std::int64_t>(first + t) * p.columns + column);
+#pragma unroll
+        for (int i = 0; i < vector; ++i)
+          sum[t] += to_float(reinterpret_cast<const T*>(&weights)[i]) * to_float(reinterpret_cast<const T*>(&inputs)[i]);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < token_tile; ++t) {
+#pragma unroll
+      for (int distance = 16; distance > 0; distance /= 2) sum[t] += __shfl_xor_sync(~0u, sum[t], distance);
+      if (lane == 0 && t < count) {
+        float& out = p.y[static_cast<std::int64_t>(first + t) * p.rows + row];
+        out = p.accumulate ? out + sum[t] : sum[t];
+      }
+    }
+  }
+}
+
+/// Copies host values to the device in the model's type.
+template <class T>
+buffer upload(device where, stream_ref at, std::span<const tensor> parts) {
+  const std::int64_t columns = parts.front().columns;
+  std::int64_t rows = 0;
+  for (const tensor& part : parts) rows += part.rows;
+  std::vector<T> values(rows * columns);
+  std::vector<float> line(columns);
+  T* out = values.data();
+  for (const tensor& part : parts)
+    for (std::int64_t row = 0; row < part.rows; ++row) {
+      dequantize_row(part, row, line);
+      out = std::transform(line.begin(), line.end(), out, [](float value) { return from_float<T>(value); });
+    }
+  buffer made(device_memory(where), values.size() * sizeof(T));
+  at.copy(made.data(), values.data(), made.bytes());
+  at.synchronize();
+  return made;
+}
+
+buffer upload_floats(device where, stream_ref at, const std::vector<float>& values) {
+  buffer made(device_memory(where), values.size() * sizeof(float));
+  at.copy(made.data(), values.data(), made.bytes());
+  at.synchronize();
+  return made;
+}
+
+template <class T>
+class cuda_llama final : public llama_model {
+ public:
+  cuda_llama(device where, const llama_weights& weights)
+      : llama_model(weights.config, std::is_same_v<T, float> ? element_type::f32 : element_type::bf16),
+        where_(where),
+        workspace_(device_memory(where), 32 << 20) {
+    const stream loading(where);
+    const bool tied = weights.output.data.data() == weights.token_embedding.data.data();
+    embedding_ = upload<T>(where, loading, {{weights.token_embedding}});
+    if (!tied) output_ = upload<T>(where, loading, {{weights.output}});
+    for (const llama_layer_weights& layer : weights.layers)
+      layers_.push_back(
+          {.attention_norm = upload_floats(where, loading, layer.attention_norm),
+           .qkv = upload<T>(where, loading, std::array{layer.query, layer.key, layer.value}),
+           .attention_output = upload<T>(where, loading, {{layer.attention_output}}),
+           .ffn_norm = upload_floats(where, loading, layer.ffn_norm),
+           .gate_up = upload<T>(where, loading, std::array{layer.gate, layer.up}),
+           .down = upload<T>(where, loading, {{layer.down}})});
+    output_norm_ = upload_floats(where, loading, weights.output_norm);
+    rope_table_ = upload_floats(where, loading, rope_values());
+    check_cublas(cublasCreate(&cublas_), "cublasCreate");
+    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
+  }
+  ~cuda_llama() override { (void)cublasDestroy(cublas_); }
+
+  device where() const noexcept override { return where_; }
+
+  std::size_t weight_bytes() const noexcept override {
+    std::size_t bytes = output().bytes();
+    for (const layer& each : layers_)
+      bytes += each.qkv.bytes() + each.attention_output.bytes() + each.gate_up.bytes() + each.down.bytes();
+    return bytes;
+  }
+
+  std::size_t scratch_bytes(int rows, int tokens) const override {
+    std::byte* none = nullptr;
+    return place(none, rows, tokens).bytes;
+  }
+
+  void forward(const step_context& step) const override {
+    const scratch s = place(step.scratch.data(), step.key.rows, step.key.tokens);
+    const int tokens = step.key.tokens, hidden = config_.hidden_size, ffn = config_.ffn_size;
+    const int attention = config_.heads * config_.head_size;
+    const int qkv = attention + 2 * config_.kv_heads * config_.head_size;
+    check_cublas(cublasSetStream(cublas_, static_cast<cudaStream_t>(step.stream.native())), "cublasSetStream");
+    // cublasSetStream forgets the workspace
+    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
+
+    run<embed_params<T>>(step, "embed", embed_kernel<T>, tokens,
+                         {.embedding = embedding_.as<const T>(),
+                          .token_ids = step.token_ids,
+                          .hidden = s.hidden,
+                          .hidden_size = hidden});
+    for (int l = 0; l < config_.layers; ++l) {
+      const layer& w = layers_[l];
+      norm(step, s.hidden, w.attention_norm, s.normed, nullptr, tokens);
+      matmul(step, w.qkv, s.normed, s.qkv, qkv, hidden, tokens, false);
+      rope(step, s, l);
+      attend(step, s, l);
+      matmul(step, w.attention_output, s.attended, s.hidden, hidden, attention, tokens, true);
+      norm(step, s.hidden, w.ffn_norm, s.normed, nullptr, tokens);
+      matmul(step, w.gate_up, s.normed, s.gate_up, 2 * ffn, hidden, tokens, false);
+      run<silu_params<T>>(step, "silu", silu_kernel<T>, tokens,
+                          {.gate_up = s.gate_up, .out = s.activated, .ffn_size = ffn});
+      matmul(step, w.down, s.activated, s.hidden, hidden, ffn, tokens, true);
+    }
+    norm(step, s.hidden, output_norm_, s.last, step.last_row, step.key.rows);
+    matmul(step, output(), s.last, s.logits, config_.vocab_size, hidden, step.key.rows, false);
+    greedy_sample(step.stream, {.logits = s.logits,
+                                .logits_stride = config_.vocab_size,
+                                .rows = step.key.rows,
+                                .vocab_size = config_.vocab_size,
+                                .live_rows = step.live_rows,
+                                .query_counts = step.query_counts,
+                                .next_token = step.next_token,
+                                .faults = step.faults});
+  }
+
+ private:
+  struct layer {
+    buffer attention_norm, qkv, attention_output, ffn_norm, gate_up, down;
+  };
+  struct scratch {
+    float *logits, *hidden, *qkv, *gate_up;
+    T *normed, *query, *attended, *activated, *last;
+    std::size_t bytes;
+  };
+
+  std::vector<float> rope_values() const {
+    const rope_table table(config_.max_context, config_.head_size, config_.rope_base);
+    std::vector<float> values;
+    for (int position = 0; position < config_.max_context; ++position)
+      values.insert(values.end(), table.row(position).begin(), table.row(position).end());
+    return values;
+  }
+
+  const buffer& output() const noexcept { return output_.bytes() > 0 ? output_ : embedding_; }
+
+  scratch place(std::byte* at, int rows, int tokens) const {
+    std::size_t offset = 0;
+    const auto take = [&]<class U>(U*& part, std::size_t count) {
+      part = reinterpret_cast<U*>(at + offset);
+      offset += (count * sizeof(U) + 255) / 256 * 256;
+    };
+    const std::size_t n = tokens, attention = std::size_t(config_.heads) * config_.head_size;
+    scratch s{};
+    take(s.logits, std::size_t(rows) * config_.vocab_size);
+    take(s.hidden, n * config_.hidden_size);
+    take(s.qkv, n * (attention + 2ul * config_.kv_heads * config_.head_size));
+    take(s.gate_up, n * 2 * config_.ffn_size);
+    take(s.normed, n * config_.hidden_size);
+    take(s.query, n * attention);
+    take(s.attended, n * attention);
+    take(s.activated, n * config_.ffn_size);
+    take(s.last, std::size_t(rows) * config_.hidden_size);
+    s.bytes = offset;
+    return s;
+  }
+
+  template <class Params>
+  void run(const step_context& step, const char* name, void (*kernel)(const Params), int blocks,
+           const Params& params) const {
+    launch<Params>(step.stream, name, kernel, dim3(blocks), dim3(threads), params);
+  }
+
+  void norm(const step_context& step, const float* hidden, const buffer& weight, T* out, const std::int32_t* source,
+            int lines) const {
+    run<norm_params<T>>(step, "rms_norm", rms_norm_kernel<T>, lines,
+                        {.hidden = hidden,
+                         .weight = weight.as<const float>(),
+                         .out = out,
+                         .source = source,
+                         .hidden_size = config_.hidden_size,
+                         .epsilon = config_.norm_epsilon});
+  }
+
+  /// y [tokens, rows] = or += x [tokens, columns] times the weight [rows, columns] transposed.
+  void matmul(const step_context& step, const buffer& weight, const T* x, float* y, int rows, int columns, int tokens,
+              bool accumulate) const {
+    constexpr int few = 8;  // tokens up to which reading the weights is all that costs
+    if (std::is_same_v<T, float> || tokens <= few) {
+      run<matmul_params<T>>(step, "matmul", matmul_kernel<T>, (rows + threads / 32 - 1) / (threads / 32),
+                            {.weight = weight.as<const T>(),
+                             .x = x,
+                             .y = y,
+                             .rows = rows,
+                             .columns = columns,
+                             .tokens = tokens,
+                             .accumulate = accumulate});
+      return;
+    }
+    const float one = 1.0f, beta = accumulate ? 1.0f : 0.0f;
+    check_cublas(cublasGemmEx(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, rows, tokens, columns, &one, weight.data(),
+                              CUDA_R_16BF, columns, x, CUDA_R_16BF, columns, &beta, y, CUDA_R_32F, rows,
+                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                 "cublasGemmEx");
+  }
+
+  void rope(const step_context& step, const scratch& s, int l) const {
+    const kv_pages_view& cache = step.kv->layers[l];
+    run<rope_params<T>>(step, "rope", rope_kernel<T>, step.key.tokens,
+                        {.qkv = s.qkv,
+                         .query = s.query,
+                         .keys = static_cast<T*>(const_cast<void*>(cache.keys)),
+                         .values = static_cast<T*>(const_cast<void*>(cache.values)),
+                         .table = rope_table_.as<const float2>(),
+                         .positions = step.positions,
+                         .causal_length = step.causal_length,
+                         .out_cache_loc = step.out_cache_loc,
+                         .page_stride = cache.page_stride,
+                         .token_stride = cache.token_stride,
+                         .head_stride = cache.head_stride,
+                         .page_shift = step.page_shift,
+                         .heads = config_.heads,
+                         .kv_heads = config_.kv_heads,
+                         .head_size = config_.head_size});
+  }
+
+  void attend(const step_context& step, const scratch& s, int l) const {
+    paged_attention(step.stream, {.type = cache_type_,
+                                  .query = s.query,
+                                  .output = s.attended,
+                                  .cache = step.kv->layers[l],
+                                  .page_table = step.page_table,
+                                  .page_table_stride = step.page_table_stride,
+                                  .page_columns = step.page_columns,
+                                  .row_of = step.row_of,
+                                  .causal_length = step.causal_length,
+                                  .tokens = step.key.tokens,
+                                  .rows = step.key.rows,
+                                  .heads = config_.heads,
+                                  .kv_heads = config_.kv_heads,
+                                  .head_size = config_.head_size,
+                                  .page_shift = step.page_shift,
+                                  .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_size)),
+                                  .faults = step.faults});
+  }
+
+  device where_;
+  buffer workspace_, embedding_, output_, output_norm_, rope_table_;
+  std::vector<layer> layers_;
+  cublasHandle_t cublas_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<llama_model> make_cuda_llama(device where, const llama_weights& weights) {
+  STEPGRAPH_EXPECTS(weights.config.hidden_size % 8 == 0 && weights.config.ffn_size % 8 == 0,
+                    "make_cuda_llama: hidden and ffn sizes must be multiples of 8, got ", weights.config.hidden_size,
+                    " and ", weights.config.ffn_size);
+  if (weights.layers.front().query.type == tensor_type::f32) return std::make_unique<cuda_llama<float>>(where, weights);
+  return std::make_unique<cuda_llama<bf16>>(where, weights);
+}
+
+}  // namespace stepgraph::llama

@@ -1,0 +1,209 @@
+#include <algorithm>
+#include <cmath>
+
+#include "examples/llama/host_matmul.hpp"
+#include "examples/llama/host_ops.hpp"
+#include "examples/llama/llama_model.hpp"
+#include "graphs/error.hpp"
+#include "graphs/thread_pool.hpp"
+#include "kernels/attention/paged_attention.hpp"
+#include "kernels/sample/greedy_sample.hpp"
+
+namespace stepgraph::llama {
+namespace {
+
+class host_llama final : public llama_model {
+ public:
+  explicit host_llama(const llama_weights& weights)
+      : llama_model(weights.config, element_type::f32),
+        weights_(weights),
+        output_(weights.output),
+        rope_table_(weights.config.max_context, weights.config.head_size, weights.config.rope_base) {
+    for (const llama_layer_weights& layer : weights.layers)
+      layers_.push_back({.query = host_matrix(layer.query),
+                         .key = host_matrix(layer.key),
+                         .value = host_matrix(layer.value),
+                         .attention_output = host_matrix(layer.attention_output),
+                         .gate = host_matrix(layer.gate),
+                         .up = host_matrix(layer.up),
+                         .down = host_matrix(layer.down)});
+  }
+
+  device where() const noexcept override { return device::host(); }
+
+  std::size_t weight_bytes() const noexcept override {
+    std::size_t bytes = output_.bytes();
+    for (const layer& each : layers_)
+      for (const host_matrix* matrix : {&each.query, &each.key, &each.value, &each.attention_output, &each.gate,
+                                        &each.up, &each.down})
+        bytes += matrix->bytes();
+    return bytes;
+  }
+
+  std::size_t scratch_bytes(int rows, int tokens) const override { return place(nullptr, rows, tokens).bytes; }
+
+  void forward(const step_context& step) const override {
+    enqueue_host(step.stream, "embed", [this, step] { embed(step); });
+    for (int l = 0; l < config_.layers; ++l) {
+      enqueue_host(step.stream, "attention_inputs", [this, step, l] { attention_inputs(step, l); });
+      attend(step, l);
+      enqueue_host(step.stream, "feed_forward", [this, step, l] { feed_forward(step, l); });
+    }
+    enqueue_host(step.stream, "output_head", [this, step] { output_head(step); });
+    greedy_sample(step.stream, {.logits = logits(step),
+                                .logits_stride = config_.vocab_size,
+                                .rows = step.key.rows,
+                                .vocab_size = config_.vocab_size,
+                                .live_rows = step.live_rows,
+                                .query_counts = step.query_counts,
+                                .next_token = step.next_token,
+                                .faults = step.faults});
+  }
+
+ private:
+  struct layer {
+    host_matrix query, key, value, attention_output, gate, up, down;
+  };
+  struct scratch {
+    float *logits, *hidden, *normed, *query, *key, *value, *attended, *projected, *gate, *up, *last;
+    std::size_t bytes;
+  };
+
+  scratch place(std::byte* at, int rows, int tokens) const {
+    std::size_t offset = 0;
+    const auto take = [&](float*& part, std::size_t count) {
+      part = reinterpret_cast<float*>(at + offset);
+      offset += (count * sizeof(float) + 255) / 256 * 256;
+    };
+    const std::size_t n = tokens, hidden = config_.hidden_size;
+    const std::size_t attention = std::size_t(config_.heads) * config_.head_size;
+    const std::size_t kv = std::size_t(config_.kv_heads) * config_.head_size;
+    scratch s{};
+    take(s.logits, std::size_t(rows) * config_.vocab_size);
+    take(s.hidden, n * hidden);
+    take(s.normed, n * hidden);
+    take(s.query, n * attention);
+    take(s.key, n * kv);
+    take(s.value, n * kv);
+    take(s.attended, n * attention);
+    take(s.projected, n * hidden);
+    take(s.gate, n * config_.ffn_size);
+    take(s.up, n * config_.ffn_size);
+    take(s.last, std::size_t(rows) * hidden);
+    s.bytes = offset;
+    return s;
+  }
+
+  /// The step's scratch, and how many tokens are live: the model's own work is on those alone.
+  std::pair<scratch, int> live(const step_context& step) const {
+    return {place(step.scratch.data(), step.key.rows, step.key.tokens), step.cu_seqlens_q[step.key.rows]};
+  }
+
+  static std::span<float> lines(float* data, int count, std::int64_t width) {
+    return {data, static_cast<std::size_t>(count * width)};
+  }
+
+  static void product(const host_matrix& weight, float* x, float* y, int tokens) {
+    if (tokens > 0)
+      matmul(weight, lines(x, tokens, weight.columns()), lines(y, tokens, weight.rows()), tokens,
+             thread_pool::shared());
+  }
+
+  void normalise(float* x, const std::vector<float>& weight, float* out, int tokens) const {
+    for (int t = 0; t < tokens; ++t) {
+      const std::int64_t at = std::int64_t{t} * config_.hidden_size;
+      rms_norm(lines(x + at, 1, config_.hidden_size), weight, config_.norm_epsilon,
+               lines(out + at, 1, config_.hidden_size));
+    }
+  }
+
+  void embed(const step_context& step) const {
+    const auto [s, tokens] = live(step);
+    for (int t = 0; t < tokens; ++t)
+      dequantize_row(weights_.token_embedding, step.token_ids[t],
+                     lines(s.hidden + std::int64_t{t} * config_.hidden_size, 1, config_.hidden_size));
+  }
+
+  void attention_inputs(const step_context& step, int l) const {
+    const auto [s, tokens] = live(step);
+    const layer& w = layers_[l];
+    normalise(s.hidden, weights_.layers[l].attention_norm, s.normed, tokens);
+    product(w.query, s.normed, s.query, tokens);
+    product(w.key, s.normed, s.key, tokens);
+    product(w.value, s.normed, s.value, tokens);
+    const int head_size = config_.head_size;
+    const kv_pages_view& cache = step.kv->layers[l];
+    for (int t = 0; t < tokens; ++t) {
+      const std::int64_t query = std::int64_t{t} * config_.heads * head_size;
+      rope(lines(s.query + query, config_.heads, head_size), rope_table_, step.positions[t]);
+      const std::int64_t kv = std::int64_t{t} * config_.kv_heads * head_size;
+      rope(lines(s.key + kv, config_.kv_heads, head_size), rope_table_, step.positions[t]);
+      if (step.causal_length[t] <= 0) continue;
+      const std::int64_t slot = step.out_cache_loc[t], in_page = (std::int64_t{1} << step.page_shift) - 1;
+      const std::int64_t place = (slot >> step.page_shift) * cache.page_stride + (slot & in_page) * cache.token_stride;
+      for (int head = 0; head < config_.kv_heads; ++head) {
+        const std::int64_t to = place + head * cache.head_stride, from = kv + std::int64_t{head} * head_size;
+        std::copy_n(s.key + from, head_size, static_cast<float*>(const_cast<void*>(cache.keys)) + to);
+        std::copy_n(s.value + from, head_size, static_cast<float*>(const_cast<void*>(cache.values)) + to);
+      }
+    }
+  }
+
+  void attend(const step_context& step, int l) const {
+    const scratch s = place(step.scratch.data(), step.key.rows, step.key.tokens);
+    paged_attention(step.stream, {.type = cache_type_,
+                                  .query = s.query,
+                                  .output = s.attended,
+                                  .cache = step.kv->layers[l],
+                                  .page_table = step.page_table,
+                                  .page_table_stride = step.page_table_stride,
+                                  .page_columns = step.page_columns,
+                                  .row_of = step.row_of,
+                                  .causal_length = step.causal_length,
+                                  .tokens = step.key.tokens,
+                                  .rows = step.key.rows,
+                                  .heads = config_.heads,
+                                  .kv_heads = config_.kv_heads,
+                                  .head_size = config_.head_size,
+                                  .page_shift = step.page_shift,
+                                  .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_size)),
+                                  .faults = step.faults});
+  }
+
+  void feed_forward(const step_context& step, int l) const {
+    const auto [s, tokens] = live(step);
+    const layer& w = layers_[l];
+    product(w.attention_output, s.attended, s.projected, tokens);
+    add(lines(s.hidden, tokens, config_.hidden_size), lines(s.projected, tokens, config_.hidden_size));
+    normalise(s.hidden, weights_.layers[l].ffn_norm, s.normed, tokens);
+    product(w.gate, s.normed, s.gate, tokens);
+    product(w.up, s.normed, s.up, tokens);
+    const std::span<float> gate = lines(s.gate, tokens, config_.ffn_size);
+    silu_multiply(gate, lines(s.up, tokens, config_.ffn_size), gate);
+    product(w.down, s.gate, s.projected, tokens);
+    add(lines(s.hidden, tokens, config_.hidden_size), lines(s.projected, tokens, config_.hidden_size));
+  }
+
+  void output_head(const step_context& step) const {
+    const auto [s, tokens] = live(step);
+    const int rows = *step.live_rows;
+    for (int r = 0; r < rows; ++r)
+      std::copy_n(s.hidden + std::int64_t{step.last_row[r]} * config_.hidden_size, config_.hidden_size,
+                  s.last + std::int64_t{r} * config_.hidden_size);
+    normalise(s.last, weights_.output_norm, s.last, rows);
+    product(output_, s.last, s.logits, rows);
+  }
+
+  llama_weights weights_;  // the embedding and the norms, and the file they lie in
+  host_matrix output_;
+  std::vector<layer> layers_;
+  rope_table rope_table_;
+};
+
+}  // namespace
+
+std::unique_ptr<llama_model> make_host_llama(const llama_weights& weights) {
+  return std::make_unique<host_llama>(weights);
+}
+
+}  // namespace stepgraph::llama

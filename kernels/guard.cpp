@@ -1,0 +1,49 @@
+#include "kernels/guard.hpp"
+
+namespace stepgraph {
+
+const char* to_string(row_status status) noexcept {
+  switch (status) {
+    case row_status::ok:
+      return "ok";
+    case row_status::length_clamped:
+      return "length clamped";
+    case row_status::query_count_clamped:
+      return "query count clamped";
+    case row_status::request_out_of_range:
+      return "request index out of range";
+    case row_status::slot_out_of_range:
+      return "slot out of range";
+    case row_status::token_out_of_range:
+      return "token id out of range";
+    case row_status::nan_logits:
+      return "NaN among the logits";
+    case row_status::live_rows_clamped:
+      return "live rows clamped";
+  }
+  return "unknown status";
+}
+
+const char* to_string(op_id op) noexcept {
+  switch (op) {
+    case op_id::none:
+      return "none";
+    case op_id::step_prologue:
+      return "step_prologue";
+    case op_id::token_inputs:
+      return "token_inputs";
+    case op_id::decode_metadata:
+      return "decode_metadata";
+    case op_id::paged_attention:
+      return "paged_attention";
+    case op_id::greedy_sample:
+      return "greedy_sample";
+    case op_id::step_epilogue:
+      return "step_epilogue";
+    case op_id::embedding:
+      return "embedding";
+  }
+  return "unknown op";
+}
+
+}  // namespace stepgraph

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/guard.hpp"
+
+namespace stepgraph {
+
+/// A vector of int32 or int64 numbers that an embedder owns, read on the device.
+struct index_view {
+  const void* data = nullptr;
+  bool wide = false;  // int64 if true, else int32
+
+  index_view() = default;
+  index_view(const std::int32_t* values) : data(values), wide(false) {}  // NOLINT: a pointer is a view
+  index_view(const std::int64_t* values) : data(values), wide(true) {}   // NOLINT
+
+  STEPGRAPH_HD std::int64_t operator[](std::int64_t i) const {
+    return wide ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
+  }
+};
+
+/// An output vector of int32 or int64 numbers; null writes nothing.
+struct index_sink {
+  void* data = nullptr;
+  bool wide = false;
+
+  index_sink() = default;
+  index_sink(std::int32_t* values) : data(values), wide(false) {}  // NOLINT: a pointer is a view
+  index_sink(std::int64_t* values) : data(values), wide(true) {}   // NOLINT
+
+  STEPGRAPH_HD void store(std::int64_t i, std::int64_t value) const {
+    if (wide)
+      static_cast<std::int64_t*>(data)[i] = value;
+    else
+      static_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
+  }
+  STEPGRAPH_HD explicit operator bool() const { return data != nullptr; }
+};
+
+/// The lengths of a step's rows as the device knows them: len = clamp(seq_lens + delta, 0, cap), 0 for dead rows.
+struct row_lengths {
+  const std::int32_t* live_rows = nullptr;  // n, one number in device memory
+  std::int32_t rows = 0;                    // B, captured
+  index_view seq_lens{};                      // [rows]
+  std::int32_t delta = 0;                   // added to every length ...
+  const std::int32_t* delta_by_row = nullptr;  // ... and this, [rows], if not null
+  std::int64_t cap = 0;                     // tokens that the table and the context allow
+
+  STEPGRAPH_HD int live() const { return live_count(live_rows, rows); }
+
+  /// What the embedder's numbers say, before the clamp.
+  STEPGRAPH_HD std::int64_t raw(int row) const {
+    return seq_lens[row] + delta + (delta_by_row ? delta_by_row[row] : 0);
+  }
+
+  STEPGRAPH_HD std::int64_t length(int row) const {
+    if (row >= live()) return 0;
+    const std::int64_t value = raw(row);
+    return value < 0 ? 0 : value > cap ? cap : value;
+  }
+
+  /// The same, reporting a length that had to be clamped.
+  STEPGRAPH_HD std::int64_t length_reported(int row, const fault_sink& faults, op_id op) const {
+    if (row >= live()) return 0;
+    return clamp_reported(raw(row), 0, cap, faults, op, row, row_status::length_clamped);
+  }
+};
+
+}  // namespace stepgraph

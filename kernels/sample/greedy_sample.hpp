@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "graphs/stream.hpp"
+#include "kernels/guard.hpp"
+
+namespace stepgraph {
+
+/// Argmax of each live row's logits; ties go to the lowest id. A NaN among them gives -1 and the status `nan_logits`.
+struct greedy_sample_params {
+  const float* logits = nullptr;               // [rows, vocab_size]
+  std::int64_t logits_stride = 0;              // elements between rows
+  std::int32_t rows = 0;                       // B, captured
+  std::int32_t vocab_size = 0;
+  const std::int32_t* live_rows = nullptr;     // n
+  const std::int32_t* query_counts = nullptr;  // [rows] or null; a row with 0 gets -1
+  std::int32_t* next_token = nullptr;          // out [rows]; 0 for dead rows
+  fault_sink faults{};
+};
+
+/// Enqueues the op: one launch. Throws `invalid_argument` naming the field that cannot be.
+void greedy_sample(stream_ref at, const greedy_sample_params& params);
+
+namespace detail {
+/// The CUDA launch; defined in greedy_sample.cu.
+void greedy_sample_cuda(stream_ref at, const greedy_sample_params& params);
+}  // namespace detail
+
+}  // namespace stepgraph

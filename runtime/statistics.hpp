@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/step_context.hpp"
+
+namespace stepgraph {
+
+/// What capturing one key came to.
+struct capture_report {
+  step_key key;
+  double milliseconds = 0;       // capture and instantiation, without the eager warm-up
+  std::size_t nodes = 0;
+  std::size_t device_bytes = 0;  // taken by the driver for the executable
+};
+
+/// What one captured key has done.
+struct bucket_statistics {
+  step_key key;
+  std::uint64_t replays = 0;
+  std::uint64_t live_rows = 0;       // sums over the replays
+  std::uint64_t live_tokens = 0;
+  std::uint64_t live_pages = 0;      // pages of the rows' lengths, as far as the host knows them
+  std::uint64_t captured_pages = 0;  // rows of the bucket times page columns: what capture at full width would touch
+};
+
+struct executor_statistics {
+  std::vector<bucket_statistics> buckets;
+  std::uint64_t eager_steps = 0;
+  std::uint64_t would_block = 0;  // times a replay found all staging in flight
+
+  bucket_statistics total() const {
+    bucket_statistics sum;
+    for (const bucket_statistics& each : buckets) {
+      sum.replays += each.replays;
+      sum.live_rows += each.live_rows;
+      sum.live_tokens += each.live_tokens;
+      sum.live_pages += each.live_pages;
+      sum.captured_pages += each.captured_pages;
+    }
+    return sum;
+  }
+};
+
+}  // namespace stepgraph
