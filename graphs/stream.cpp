@@ -11,12 +11,23 @@
 namespace stepgraph {
 
 void stream_ref::copy(void* to, const void* from, std::size_t bytes) const {
+  // outside a capture at once: recording a node allocates, a copy must not
+  if (is_host() && !is_capturing()) {
+    detail::require_in_capture(*this, "a copy");
+    std::memcpy(to, from, bytes);
+    return;
+  }
   if (is_host()) return enqueue_host(*this, "copy", [=] { std::memcpy(to, from, bytes); });
   detail::require_in_capture(*this, "a copy");
   detail::cuda::copy(native_, to, from, bytes);
 }
 
 void stream_ref::fill(void* to, unsigned char value, std::size_t bytes) const {
+  if (is_host() && !is_capturing()) {
+    detail::require_in_capture(*this, "a fill");
+    std::memset(to, value, bytes);
+    return;
+  }
   if (is_host()) return enqueue_host(*this, "fill", [=] { std::memset(to, value, bytes); });
   detail::require_in_capture(*this, "a fill");
   detail::cuda::fill(native_, to, value, bytes);

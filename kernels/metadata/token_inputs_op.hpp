@@ -29,6 +29,7 @@ struct token_inputs_op {
     for (int base = 0; base < rows; base += team.size()) {
       const int row = base + team.rank();
       const std::int32_t count = row < rows ? query_count(row) : 0;
+      if (row < rows) p.lengths.length_reported(row, p.faults, op_id::token_inputs);  // also where it has no tokens
       const auto sum = team.exclusive_sum(count);
       if (row < rows) {
         const std::int32_t first = min_of(before + sum.before, p.tokens);
@@ -68,7 +69,7 @@ struct token_inputs_op {
     const int row = live ? find_row(token) : 0;
     std::int64_t causal = 0, slot = p.skip;
     if (live) {
-      const std::int64_t base = p.lengths.length_reported(row, p.faults, op_id::token_inputs) - query_count(row);
+      const std::int64_t base = p.lengths.length(row) - query_count(row);
       causal = base + (token - p.cu_seqlens_q[row]) + 1;
       if (causal < 0) causal = 0;
       if (causal > 0) slot = store_slot(row, causal - 1);
