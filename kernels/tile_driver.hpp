@@ -8,24 +8,25 @@
 #include "graphs/thread_pool.hpp"
 #include "kernels/guard.hpp"
 
-/// One driver for every bookkeeping op. An op is a small trivially copyable struct that says what it does to rows and
-/// columns; the driver decides where that runs, so an op knows nothing of grids, blocks or threads:
+/// One driver for every bookkeeping op. An op is a small trivially copyable struct that says what it does to
+/// rows and columns; the driver decides where that runs, so an op knows nothing of grids, blocks or threads:
 ///
 ///   struct my_op {
 ///     static constexpr const char* name = "my_op";
-///     static constexpr int tile_columns = 4096;             // columns worth one block's while; 0: vectors only
-///     int rows() const;                                     // rows captured, B
-///     std::int64_t live_columns(int row) const;             // from device memory; 0 for a dead row
-///     template <class Team> void vectors(Team&) const;      // the fixed-size vectors, once, by one team
-///     template <class Team> void tile(Team&, int row, std::int64_t begin, std::int64_t end) const;
+///     static constexpr int tile_columns = 4096;             // columns worth one block's while; 0: vectors
+///     only int rows() const;                                     // rows captured, B std::int64_t
+///     live_columns(int row) const;             // from device memory; 0 for a dead row template <class Team>
+///     void vectors(Team&) const;      // the fixed-size vectors, once, by one team template <class Team>
+///     void tile(Team&, int row, std::int64_t begin, std::int64_t end) const;
 ///   };
 ///
 /// A team is the threads that work on one piece: a block on the GPU, one thread on the host. It has `rank()`,
-/// `size()`, `sync()` and `exclusive_sum(value)`. Loops over a team are written `for (i = rank; i < end; i += size)`.
+/// `size()`, `sync()` and `exclusive_sum(value)`. Loops over a team are written `for (i = rank; i < end; i +=
+/// size)`.
 ///
-/// On the GPU the grid is sized by the device and the batch, never by the captured width ("own row first, then
-/// help"): block 0 makes the vectors, block 1 + r does the first tile of row r, and only if some row is longer than
-/// one tile do the blocks scan the lengths and share out all remaining live tiles by index.
+/// On the GPU the grid is sized by the device and the batch, never by the captured width ("own row first,
+/// then help"): block 0 makes the vectors, block 1 + r does the first tile of row r, and only if some row is
+/// longer than one tile do the blocks scan the lengths and share out all remaining live tiles by index.
 namespace stepgraph {
 
 /// A team of one: the host's.

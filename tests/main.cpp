@@ -1,5 +1,5 @@
-// The main of every test program. The device that device tests run on comes from STEPGRAPH_TEST_DEVICE (host, cuda);
-// where it is not there the program ends with 77, which Meson counts as skipped.
+// The main of every test program. The device that device tests run on comes from STEPGRAPH_TEST_DEVICE (host,
+// cuda); where it is not there the program ends with 77, which Meson counts as skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

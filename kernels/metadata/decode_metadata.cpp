@@ -11,8 +11,8 @@ void decode_metadata(stream_ref at, const decode_metadata_params& params) {
   detail::check_source(op, params.source);
   STEPGRAPH_EXPECTS(params.requests.data, op, ": requests is null");
   STEPGRAPH_EXPECTS(params.cache_seqlens, op, ": cache_seqlens is null");
-  STEPGRAPH_EXPECTS(params.lengths.cap <= params.source.token_columns(), op, ": lengths.cap ", params.lengths.cap,
-                    " is over the source's ", params.source.token_columns(), " tokens");
+  STEPGRAPH_EXPECTS(params.lengths.cap <= params.source.token_columns(), op, ": lengths.cap ",
+                    params.lengths.cap, " is over the source's ", params.source.token_columns(), " tokens");
   STEPGRAPH_EXPECTS(!params.cu_seqlens_k || params.lengths.cap * params.lengths.rows <= INT32_MAX, op, ": ",
                     params.lengths.rows, " rows of ", params.lengths.cap,
                     " tokens overflow the int32 prefix sums cu_seqlens_k");

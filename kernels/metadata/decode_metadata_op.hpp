@@ -40,7 +40,8 @@ struct decode_metadata_op {
     const std::int64_t request = p.requests[row];
     if (!p.source.has_request(request)) {
       p.faults.report(op_id::decode_metadata, row, row_status::request_out_of_range, request);
-      for (std::int64_t column = begin + team.rank(); column < end; column += team.size()) out[column] = p.skip;
+      for (std::int64_t column = begin + team.rank(); column < end; column += team.size())
+        out[column] = p.skip;
       return;
     }
     // note: several loads in flight before the first store
@@ -54,7 +55,8 @@ struct decode_metadata_op {
       STEPGRAPH_UNROLL
       for (int i = 0; i < in_flight; ++i) {
         if (column + i * step >= end) break;
-        if (page[i] < 0) p.faults.report(op_id::decode_metadata, row, row_status::slot_out_of_range, column + i * step);
+        if (page[i] < 0)
+          p.faults.report(op_id::decode_metadata, row, row_status::slot_out_of_range, column + i * step);
         out[column + i * step] = page[i] < 0 ? p.skip : static_cast<std::int32_t>(page[i]);
       }
     }

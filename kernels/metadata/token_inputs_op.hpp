@@ -17,7 +17,8 @@ struct token_inputs_op {
   STEPGRAPH_HD std::int32_t query_count(int row) const {
     if (row >= p.lengths.live()) return 0;
     return static_cast<std::int32_t>(clamp_reported(p.query_counts[row], 0, p.max_query_count, p.faults,
-                                                    op_id::token_inputs, row, row_status::query_count_clamped));
+                                                    op_id::token_inputs, row,
+                                                    row_status::query_count_clamped));
   }
 
   template <class Team>
@@ -29,7 +30,8 @@ struct token_inputs_op {
     for (int base = 0; base < rows; base += team.size()) {
       const int row = base + team.rank();
       const std::int32_t count = row < rows ? query_count(row) : 0;
-      if (row < rows) p.lengths.length_reported(row, p.faults, op_id::token_inputs);  // also where it has no tokens
+      if (row < rows)
+        p.lengths.length_reported(row, p.faults, op_id::token_inputs);  // also where it has no tokens
       const auto sum = team.exclusive_sum(count);
       if (row < rows) {
         const std::int32_t first = min_of(before + sum.before, p.tokens);
@@ -43,7 +45,8 @@ struct token_inputs_op {
     }
     team.sync();
     const std::int32_t live_tokens = p.cu_seqlens_q[rows];
-    for (int token = team.rank(); token < p.tokens; token += team.size()) token_vectors(token, token < live_tokens);
+    for (int token = team.rank(); token < p.tokens; token += team.size())
+      token_vectors(token, token < live_tokens);
   }
 
   template <class Team>

@@ -1,4 +1,5 @@
-// Whole steps of a real model shape, from seeded weights: replay, eager mode and a straightforward pass must agree.
+// Whole steps of a real model shape, from seeded weights: replay, eager mode and a straightforward pass must
+// agree.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -42,8 +43,8 @@ std::vector<std::int32_t> random_prompt(reference::random_integers& random, int 
 }
 
 /// Greedy continuation by the reference, no paging and no graph.
-std::vector<std::int32_t> reference_text(reference::llama_reference& model, const std::vector<std::int32_t>& prompt,
-                                         int count) {
+std::vector<std::int32_t> reference_text(reference::llama_reference& model,
+                                         const std::vector<std::int32_t>& prompt, int count) {
   model.reset();
   std::vector<float> logits;
   for (const std::int32_t token : prompt) logits = model.forward(token);
@@ -74,7 +75,8 @@ TEST_CASE("replay = eager = a straightforward forward pass, token for token") {
   step_executor replayed = t.executor(2), eager = t.executor(2);
   replayed.capture();
   for (int i = 0; i < 5; ++i) {
-    const auto prompt = random_prompt(random, static_cast<int>(random.between(1, 40)), t.weights.config.vocab_size);
+    const auto prompt =
+        random_prompt(random, static_cast<int>(random.between(1, 40)), t.weights.config.vocab_size);
     const auto want = reference_text(plain, prompt, 128);
     CHECK(text_of(replayed, prompt, 128) == want);
     CHECK(text_of(eager, prompt, 128, llama::step_mode::eager) == want);
@@ -95,7 +97,8 @@ TEST_CASE("rows join and leave, of any length, and each text is what it is alone
     std::vector<llama::conversation> talks(17);
     llama::scheduler loop(together, -1);
     for (auto& talk : talks) {
-      talk.prompt = random_prompt(random, static_cast<int>(random.between(1, 60)), t.weights.config.vocab_size);
+      talk.prompt =
+          random_prompt(random, static_cast<int>(random.between(1, 60)), t.weights.config.vocab_size);
       talk.max_tokens = static_cast<int>(random.between(1, 50));
       loop.add(talk);
     }
