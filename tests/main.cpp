@@ -22,6 +22,10 @@ stepgraph::device stepgraph::test_device() {
   return wanted_device() == "cuda" ? device::cuda() : device::host();
 }
 
+bool stepgraph::test_small() {
+  return std::getenv("STEPGRAPH_TEST_SMALL") != nullptr;
+}
+
 std::uint64_t stepgraph::test_seed() {
   static const std::uint64_t seed = [] {
     const char* const given = std::getenv("STEPGRAPH_TEST_SEED");

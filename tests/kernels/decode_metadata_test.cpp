@@ -48,12 +48,12 @@ void compare(const reference::batch& in, std::int64_t extra_stride = 0) {
 }  // namespace
 
 TEST_CASE("decode metadata of random ragged batches equals the definitions and touches live columns alone") {
-  for (int i = 0; i < 60; ++i)
+  for (int i = 0; i < test_rounds(60); ++i)
     compare(reference::random_batch(test_seed() + i, {.page_granular = i % 2 == 0, .poison = true}), i % 4);
 }
 
 TEST_CASE("decode metadata clamps and reports what cannot be") {
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < test_rounds(20); ++i) {
     compare(reference::random_batch(test_seed() + 500 + 2 * i, {.poison = true, .bad_request = true}));
     compare(reference::random_batch(test_seed() + 501 + 2 * i, {.poison = true, .bad_length = true}));
   }

@@ -157,7 +157,8 @@ TEST_CASE(
     "nan-tail, nan-empty: paged attention equals the oracle and reads nothing past a token's causal length") {
   for (const int longest : {1, 2, 15, 16, 17, 100, 700})
     for (const int head_size : {64, 128})
-      compare_all({.head_size = head_size, .longest = longest}, test_seed() + longest);
+      if (!test_small() || longest < 100)
+        compare_all({.head_size = head_size, .longest = longest}, test_seed() + longest);
 }
 
 TEST_CASE("page sizes from 1 to 1024 and any number of query heads per KV head") {

@@ -63,13 +63,13 @@ void compare(reference::batch in, std::int32_t skip) {
 }  // namespace
 
 TEST_CASE("token inputs of random ragged batches equal the definitions, with both sentinels") {
-  for (int i = 0; i < 60; ++i)
+  for (int i = 0; i < test_rounds(60); ++i)
     compare(reference::random_batch(test_seed() + i, {.page_granular = i % 2 == 0, .poison = true}),
             i % 3 == 0 ? 0 : -1);
 }
 
 TEST_CASE("token inputs clamp and report lengths, counts, requests and slots that cannot be") {
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < test_rounds(20); ++i) {
     const std::uint64_t seed = test_seed() + 1000 + 5 * i;
     compare(reference::random_batch(seed, {.poison = true, .bad_request = true}), -1);
     compare(reference::random_batch(seed + 1, {.poison = true, .bad_length = true}), -1);
@@ -79,7 +79,7 @@ TEST_CASE("token inputs clamp and report lengths, counts, requests and slots tha
 }
 
 TEST_CASE("more rows and tokens than one team has threads") {
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < test_rounds(3); ++i)
     compare(reference::random_batch(test_seed() + 2000 + i, {.rows = 700, .max_tokens = 5, .page_size = 4}),
             -1);
 }
