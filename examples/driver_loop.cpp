@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ struct options {
   int step_tokens = 32;
   bool eager = false;
   bool poison = false;
+  std::string dot;
 };
 
 double seconds_since(clock_type::time_point start) {
@@ -107,6 +109,12 @@ void answer(const options& wanted) {
     executor.capture([&](int done, int all) { bar.show(done, all); });
     bar.finish();
     report_captures(executor, seconds_since(capture_start));
+  }
+
+  if (!wanted.dot.empty()) {
+    std::ofstream out(wanted.dot);
+    executor.dot(step_kind::decode, rows, rows, 0, out);
+    STEPGRAPH_EXPECTS(out.flush(), "--dot: cannot write ", wanted.dot);
   }
 
   std::vector<llama::conversation> talks(rows);
@@ -182,6 +190,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--eager", wanted.eager, "run the same steps without graphs");
   app.add_flag("--poison", wanted.poison, "fill everything undefined with wild values before each step");
+  app.add_option("--dot", wanted.dot, "write the decode step's graph there, in Graphviz's language");
   CLI11_PARSE(app, argc, argv);
   try {
     answer(wanted);

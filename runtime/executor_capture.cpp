@@ -138,6 +138,14 @@ void step_executor::state::capture_one(const step_key& key, const step_definitio
   }
 }
 
+void step_executor::dot(step_kind kind, int rows, int tokens, int variant, std::ostream& out) {
+  const one_thread guard(state_->busy);
+  state& s = *state_;
+  const step_definition& step = s.definition(kind, variant);
+  const step_key key = s.key_for(kind, rows, tokens, variant);
+  stepgraph::capture(s.stream, [&](stream_ref) { s.enqueue(key, step); }).dot(out);
+}
+
 std::span<const capture_report> step_executor::capture(const std::function<void(int, int)>& progress) {
   const one_thread guard(state_->busy);
   state& s = *state_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <span>
@@ -86,6 +87,9 @@ class step_executor {
   /// executor stays usable.
   std::span<const capture_report> capture(const std::function<void(int done, int all)>& progress = {});
   std::span<const capture_report> captures() const;
+
+  /// Writes the graph of a step of `rows` rows and `tokens` tokens in Graphviz's DOT language. Captures it anew.
+  void dot(step_kind kind, int rows, int tokens, int variant, std::ostream& out);
 
   /// Takes a line of the request table. Not with adopted requests.
   request_id open();

@@ -3,9 +3,10 @@
 
     scripts/summarize_tests.py BUILD [--seconds N]
 
-Every doctest executable counts its cases; any other test counts as one. An executable that left with 77 (its device is
-absent) counts all its cases as skipped; one that failed without reporting a failed case (a crash, a time-out, a leak) counts
-one failed. Leaves with 1 if something failed or nothing ran.
+Every doctest executable counts its cases, and so does a script whose output has a line 'N passed, N failed, N skipped'; any
+other test counts as one. An executable that left with 77 (its device is absent) counts all its cases as skipped; one that
+failed without reporting a failed case (a crash, a time-out, a leak) counts one failed. Leaves with 1 if something failed or
+nothing ran.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 
 SUMMARY = re.compile(
     r"^\[doctest\] test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed(?:\s*\|\s*(\d+) skipped)?", re.M)
+PLAIN = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
 COUNT = re.compile(r"test cases passing the current filters:\s*(\d+)")
 RULER = re.compile(r"^={60,}$", re.M)
 TAIL = 40
@@ -36,7 +38,10 @@ def cases_of(test, build):
 
 def count(test, build):
     """(passed, failed, skipped) of one executable."""
-    summaries = [tuple(int(number or 0) for number in found) for found in SUMMARY.findall(test.get("stdout") or "")]
+    output = test.get("stdout") or ""
+    summaries = [tuple(int(number or 0) for number in found) for found in SUMMARY.findall(output)]
+    for passed, failed, skipped in PLAIN.findall(output):
+        summaries.append((int(passed) + int(failed), int(passed), int(failed), int(skipped)))
     ran, passed, failed, skipped = (sum(column) for column in zip(*summaries)) if summaries else (0, 0, 0, 0)
     if test["result"] == "SKIP":
         return 0, 0, (ran + skipped) or cases_of(test, build)

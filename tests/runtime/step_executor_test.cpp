@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <sstream>
 #include <thread>
 
 #include "graphs/counters.hpp"
@@ -59,6 +60,14 @@ TEST_CASE("every bucket of every step is captured once, and reported") {
   CHECK(executor.captures().front().key.tokens == 8);
   executor.capture();
   CHECK(executor.captures().size() == 15);
+}
+
+TEST_CASE("a step's graph can be looked at") {
+  step_executor executor(test_device(), small_limits(), layout, {filling(1)});
+  std::ostringstream out;
+  executor.dot(step_kind::decode, 3, 3, 0, out);
+  CHECK(out.str().find("digraph") != std::string::npos);
+  CHECK(out.str().find("step_prologue") != std::string::npos);
 }
 
 TEST_CASE("a replay advances lengths and brings its results back") {
