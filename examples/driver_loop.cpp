@@ -18,6 +18,7 @@
 #include "examples/llama/tokenizer.hpp"
 #include "examples/progress_bar.hpp"
 #include "graphs/error.hpp"
+#include "runtime/prompt_lookup.hpp"
 #include "runtime/step_executor.hpp"
 
 namespace {
@@ -37,6 +38,7 @@ struct options {
   bool eager = false;
   bool poison = false;
   std::string dot;
+  int lookup = 0;
 };
 
 double seconds_since(clock_type::time_point start) {
@@ -62,6 +64,14 @@ void report_captures(const step_executor& executor, double seconds) {
 
 void report(const step_executor& executor, const llama::scheduler& loop, std::size_t generated,
             double prompt_seconds, double decode_seconds) {
+  if (const llama::draft_statistics& drafts = loop.drafts(); drafts.rounds > 0) {
+    std::fprintf(stderr, "\n%llu of %llu drafts accepted in %llu rounds; rounds by accepted drafts:",
+                 static_cast<unsigned long long>(drafts.accepted),
+                 static_cast<unsigned long long>(drafts.drafted),
+                 static_cast<unsigned long long>(drafts.rounds));
+    for (const std::uint64_t count : drafts.rounds_by_accepted)
+      std::fprintf(stderr, " %llu", static_cast<unsigned long long>(count));
+  }
   const bucket_statistics total = executor.statistics().total();
   std::fprintf(stderr, "\n%llu prompt tokens in %.2f s; %zu tokens in %.2f s, %.1f tokens/s\n",
                static_cast<unsigned long long>(loop.prompt_tokens()), prompt_seconds, generated,
@@ -97,12 +107,14 @@ void answer(const options& wanted) {
 
   const int rows = static_cast<int>(wanted.prompts.size());
   const step_limits limits{.max_rows = rows,
-                           .max_step_tokens = std::max(wanted.step_tokens, rows),
+                           .max_step_tokens = std::max(wanted.step_tokens, rows * (wanted.lookup + 1)),
+                           .max_draft_tokens = wanted.lookup,
                            .max_requests = rows,
                            .max_context = wanted.context,
                            .page_size = wanted.page_size,
                            .vocab_size = model->config().vocab_size};
-  step_executor executor(where, limits, model->layout(), model->steps(), {.poison = wanted.poison});
+  step_executor executor(where, limits, model->layout(), model->steps(wanted.lookup > 0),
+                         {.poison = wanted.poison});
   const auto capture_start = clock_type::now();
   if (!wanted.eager) {
     progress_bar bar("capture");
@@ -121,8 +133,13 @@ void answer(const options& wanted) {
   std::vector<std::string> answers(rows);
   std::vector<llama::stream_decoder> decoders;
   decoders.reserve(rows);
-  llama::scheduler loop(executor, chat.end_of_turn(),
-                        wanted.eager ? llama::step_mode::eager : llama::step_mode::replay);
+  llama::scheduler_options how{.end_of_turn = chat.end_of_turn(),
+                               .mode = wanted.eager ? llama::step_mode::eager : llama::step_mode::replay};
+  if (wanted.lookup > 0)
+    how.draft = [](std::span<const std::int32_t> history, std::span<std::int32_t> drafts) {
+      return prompt_lookup(history, drafts);
+    };
+  llama::scheduler loop(executor, std::move(how));
   for (int i = 0; i < rows; ++i) {
     std::vector<llama::chat_message> messages;
     if (!wanted.system.empty()) messages.push_back({"system", wanted.system});
@@ -190,6 +207,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--eager", wanted.eager, "run the same steps without graphs");
   app.add_flag("--poison", wanted.poison, "fill everything undefined with wild values before each step");
+  app.add_option("--lookup", wanted.lookup,
+                 "draft up to so many tokens by looking the text up in itself; 0: plain decoding")
+      ->check(CLI::Range(0, 63))
+      ->capture_default_str();
   app.add_option("--dot", wanted.dot, "write the decode step's graph there, in Graphviz's language");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -16,9 +16,27 @@ const step_definition& step_executor::state::definition(step_kind kind, int vari
   return *found;
 }
 
+/// Token buckets that steps of `rows` rows are captured for: no smaller than the rows, no larger than they
+/// need.
+std::vector<int> step_executor::state::token_sizes(step_kind kind, int rows) const {
+  if (!is_ragged(kind)) return {rows};
+  const std::int64_t most =
+      kind == step_kind::target_verify ? std::int64_t{rows} * (limits.max_draft_tokens + 1) : INT32_MAX;
+  std::vector<int> sizes;
+  for (const int tokens : token_buckets.sizes()) {
+    if (tokens < rows) continue;
+    sizes.push_back(tokens);
+    if (tokens >= most) break;
+  }
+  if (sizes.empty()) sizes.push_back(rows);
+  return sizes;
+}
+
 step_key step_executor::state::key_for(step_kind kind, int rows, int tokens, int variant) const {
   const int bucket = row_buckets.bucket_for(std::max(rows, 1));
-  return {kind, bucket, is_ragged(kind) ? token_buckets.bucket_for(std::max(tokens, 1)) : bucket, variant};
+  const int wanted = std::max(tokens, bucket);
+  if (!is_ragged(kind) || wanted > token_buckets.largest()) return {kind, bucket, bucket, variant};
+  return {kind, bucket, token_buckets.bucket_for(wanted), variant};
 }
 
 step_context step_executor::state::context(const step_key& key) {
@@ -41,6 +59,7 @@ step_context step_executor::state::context(const step_key& key) {
           .page_columns = buffers.page_columns,
           .page_shift = page_shift,
           .kv = &buffers.kv,
+          .accepted = buffers.accepted,
           .next_token = buffers.next_token,
           .scratch = buffers.scratch,
           .faults = sink()};
@@ -48,6 +67,7 @@ step_context step_executor::state::context(const step_key& key) {
 
 /// One whole step: prologue, metadata, the embedder's body, epilogue. Captured or eager, the same calls.
 void step_executor::state::enqueue(const step_key& key, const step_definition& step) {
+  const bool accepts = key.kind == step_kind::target_verify;
   const detail::staging_layout layout{key.rows, key.tokens};
   const auto staged = [&](std::size_t offset) {
     return reinterpret_cast<const std::int32_t*>(buffers.staging + offset);
@@ -77,7 +97,9 @@ void step_executor::state::enqueue(const step_key& key, const step_definition& s
                  .token_ids = buffers.token_ids,
                  .inputs = {.lengths = lengths,
                             .query_counts = buffers.query_counts,
-                            .max_query_count = is_ragged(key.kind) ? key.tokens : 1,
+                            .max_query_count = accepts               ? limits.max_draft_tokens + 1
+                                               : is_ragged(key.kind) ? key.tokens
+                                                                     : 1,
                             .tokens = key.tokens,
                             .requests = buffers.requests,
                             .source = source,
@@ -108,8 +130,13 @@ void step_executor::state::enqueue(const step_key& key, const step_definition& s
                          .cache_seqlens = buffers.cache_seqlens,
                          .next_token = buffers.next_token,
                          .row_status = buffers.row_status,
+                         .emit_count = accepts ? buffers.accepted.emit_count : nullptr,
+                         .cache_advance = accepts ? buffers.accepted.cache_advance : nullptr,
+                         .emit_tokens = accepts ? buffers.accepted.emit_tokens : nullptr,
+                         .emit_stride = buffers.accepted.stride,
                          .state = buffers.state,
                          .results = results.data(),
+                         .result_tokens = result_tokens.data(),
                          .result_slots = limits.in_flight,
                          .ring_rows = row_buckets.largest()});
 }
@@ -151,14 +178,9 @@ std::span<const capture_report> step_executor::capture(const std::function<void(
   state& s = *state_;
   std::vector<std::pair<step_key, const step_definition*>> wanted;
   for (const step_definition& step : s.steps)
-    for (const int rows : s.row_buckets.sizes()) {
-      if (!is_ragged(step.kind)) {
-        wanted.emplace_back(step_key{step.kind, rows, rows, step.variant}, &step);
-        continue;
-      }
-      for (const int tokens : s.token_buckets.sizes())
+    for (const int rows : s.row_buckets.sizes())
+      for (const int tokens : s.token_sizes(step.kind, rows))
         wanted.emplace_back(step_key{step.kind, rows, tokens, step.variant}, &step);
-    }
   // largest first: the driver's memory pools then fit all that follow
   std::ranges::stable_sort(wanted, std::greater{}, [](const auto& each) {
     return std::int64_t{each.first.tokens} * each.first.rows;

@@ -13,6 +13,7 @@ constexpr unsigned char wild_kv = 0xff;  // NaN in every element type
 void step_executor::state::allocate(const kv_layout& layout) {
   detail::buffer_sizes sizes{.rows = row_buckets.largest(),
                              .tokens = std::max(row_buckets.largest(), token_buckets.largest()),
+                             .emitted = limits.max_draft_tokens + 1,
                              .page_columns = pages_of(limits.max_context, page_shift),
                              .kv_pages = limits.kv_pages,
                              .scratch_bytes = 0,
@@ -22,9 +23,8 @@ void step_executor::state::allocate(const kv_layout& layout) {
   for (const step_definition& step : steps)
     if (step.scratch_bytes)
       for (const int rows : row_buckets.sizes())
-        for (const int tokens : token_buckets.sizes())
-          sizes.scratch_bytes =
-              std::max(sizes.scratch_bytes, step.scratch_bytes(rows, is_ragged(step.kind) ? tokens : rows));
+        for (const int tokens : token_sizes(step.kind, rows))
+          sizes.scratch_bytes = std::max(sizes.scratch_bytes, step.scratch_bytes(rows, tokens));
 
   memory_resource& memory = options.memory ? *options.memory : device_memory(where);
   device_block = detail::carve(limits, layout, sizes, memory, options.memory_budget, buffers);
@@ -56,13 +56,19 @@ void step_executor::state::allocate(const kv_layout& layout) {
   staging_bytes = (detail::staging_layout{sizes.rows, sizes.tokens}.bytes() + 255) / 256 * 256;
   const auto pinned_staging = pinned.add<std::byte>("staging", staging_bytes * limits.in_flight);
   const auto pinned_results = pinned.add<row_result>("results", std::size_t(limits.in_flight) * sizes.rows);
+  const auto pinned_tokens =
+      pinned.add<std::int32_t>("result_tokens", std::size_t(limits.in_flight) * sizes.rows * sizes.emitted);
   const auto pinned_fault = pinned.add<fault_record>("fault", 1);
   pinned_block = arena(std::move(pinned), pinned_memory(where));
   staging = pinned_block.view(pinned_staging);
   results = pinned_block.view(pinned_results);
+  result_tokens = pinned_block.view(pinned_tokens);
   faults = pinned_block.view(pinned_fault).data();
   *faults = {};
-  for (int i = 0; i < limits.in_flight; ++i) slots.push_back({.done = event(where)});
+  for (int i = 0; i < limits.in_flight; ++i) {
+    slots.push_back({.done = event(where), .requests = {}});
+    slots.back().requests.reserve(limits.max_rows);
+  }
 
   // nothing is live yet: no pages, no lengths, and a sink page that holds zeros
   stream.fill(buffers.staging, 0, detail::staging_layout{sizes.rows, sizes.tokens}.bytes());

@@ -8,6 +8,7 @@ namespace stepgraph {
 std::int64_t step_executor::state::check_rows(step_kind kind, std::span<const step_row> rows) {
   STEPGRAPH_EXPECTS(static_cast<int>(rows.size()) <= limits.max_rows, "step_executor: ", rows.size(),
                     " rows are over max_rows ", limits.max_rows);
+  const bool verify = kind == step_kind::target_verify;
   std::int64_t pages = 0, tokens = 0;
   ++checks;
   for (const step_row& row : rows) {
@@ -18,16 +19,23 @@ std::int64_t step_executor::state::check_rows(step_kind kind, std::span<const st
                       row.request, " is named by two rows of one step");
     STEPGRAPH_EXPECTS(row.tokens >= 0 && (is_ragged(kind) || row.tokens <= 1), "step_executor: a row of ",
                       row.tokens, " tokens in a ", to_string(kind), " step");
-    STEPGRAPH_EXPECTS(
-        row.token_ids.empty() ? row.tokens <= 1 : static_cast<int>(row.token_ids.size()) == row.tokens,
-        "step_executor: request ", row.request, " has ", row.tokens, " tokens but ", row.token_ids.size(),
-        " token ids");
+    if (verify)
+      STEPGRAPH_EXPECTS(row.tokens <= limits.max_draft_tokens + 1, "step_executor: request ", row.request,
+                        " has ", row.tokens - 1, " drafts, max_draft_tokens is ", limits.max_draft_tokens);
+    // the device knows the token sampled last: it is the one that may be left out, in a verify step it must
+    // be
+    const auto ids = static_cast<int>(row.token_ids.size());
+    STEPGRAPH_EXPECTS(verify     ? ids == std::max(row.tokens - 1, 0)
+                      : ids == 0 ? row.tokens <= 1
+                                 : ids == row.tokens,
+                      "step_executor: request ", row.request, " has ", row.tokens, " tokens but ", ids,
+                      verify ? " drafts" : " token ids");
     for (const std::int32_t id : row.token_ids)
       STEPGRAPH_EXPECTS(id >= 0 && id < limits.vocab_size, "step_executor: token id ", id, " of request ",
                         row.request, " is outside the vocabulary of ", limits.vocab_size);
     tokens += row.tokens;
     if (!requests) continue;
-    STEPGRAPH_EXPECTS(!row.token_ids.empty() || row.tokens == 0 || !requests->fresh(row.request),
+    STEPGRAPH_EXPECTS((!verify && !row.token_ids.empty()) || row.tokens == 0 || !requests->fresh(row.request),
                       "step_executor: request ", row.request,
                       " has no token yet; its first step must bring one");
     STEPGRAPH_EXPECTS(requests->length_bound(row.request) + row.tokens <= limits.max_context,
@@ -97,7 +105,10 @@ void step_executor::state::stage(const step_key& key, std::span<const step_row> 
     at(layout.query_counts())[r] = row.tokens;
     // a request's first step tells the device that its line starts empty
     at(layout.lengths())[r] = requests && requests->fresh(row.request) ? 0 : -1;
-    for (int j = 0; j < row.tokens; ++j) *token++ = row.token_ids.empty() ? -1 : row.token_ids[j];
+    // -1: the request's last token, which stands before the ids given or instead of one
+    const int known = static_cast<int>(row.token_ids.size());
+    for (int j = 0; j < row.tokens - known; ++j) *token++ = -1;
+    for (int j = 0; j < known; ++j) *token++ = row.token_ids[j];
     if (requests) patch_count += requests->grow(row.request, row.tokens, patches + patch_count);
   }
   *reinterpret_cast<staged_header*>(block) = {.live_rows = static_cast<std::int32_t>(rows.size()),
@@ -123,6 +134,11 @@ step_ticket step_executor::state::finish(const step_key& key, std::span<const st
                                          bool eager) {
   slots[slot].done.record(stream);
   slots[slot].sequence = ++sequence;
+  slots[slot].requests.clear();
+  for (const step_row& row : rows) {
+    slots[slot].requests.push_back(row.request);
+    if (requests) requests->note_step(row.request, sequence);
+  }
   if (eager) {
     ++statistics.eager_steps;
   } else {

@@ -34,7 +34,8 @@ struct step_executor::state {
   /// One staging buffer and its slot of the result ring.
   struct slot {
     event done;
-    std::uint64_t sequence = 0;  // of the step that used it last, 0: none
+    std::uint64_t sequence = 0;        // of the step that used it last, 0: none
+    std::vector<request_id> requests;  // of that step's rows
   };
 
   device where;
@@ -52,8 +53,9 @@ struct step_executor::state {
   arena pinned_block;
   std::span<std::byte> staging;  // [in_flight][staging_bytes], pinned
   std::size_t staging_bytes = 0;
-  std::span<row_result> results;   // [in_flight][rows], pinned
-  fault_record* faults = nullptr;  // pinned
+  std::span<row_result> results;          // [in_flight][rows], pinned
+  std::span<std::int32_t> result_tokens;  // [in_flight][rows][max_draft_tokens + 1], pinned
+  fault_record* faults = nullptr;         // pinned
   std::vector<slot> slots;
   std::uint64_t sequence = 0;           // of the step launched last
   std::uint64_t completed = 0;          // all steps up to this one are known to be done
@@ -93,6 +95,7 @@ struct step_executor::state {
 
   // executor_capture.cpp: one step, captured or eager, by the same calls
   const step_definition& definition(step_kind kind, int variant) const;
+  std::vector<int> token_sizes(step_kind kind, int rows) const;
   step_key key_for(step_kind kind, int rows, int tokens, int variant) const;
   void enqueue(const step_key& key, const step_definition& step);
   step_context context(const step_key& key);

@@ -17,6 +17,7 @@ request_id request_table::open() {
   free->open = true;
   free->fresh = true;
   free->length_bound = 0;
+  free->last_step = 0;
   ++open_;
   return static_cast<request_id>(free - lines_.begin());
 }

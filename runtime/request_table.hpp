@@ -37,6 +37,15 @@ class request_table {
   /// caller has checked the context limit and the free pages.
   int grow(request_id request, std::int64_t tokens, page_patch* patches);
 
+  /// The request takes part in step `sequence`.
+  void note_step(request_id request, std::uint64_t sequence) { lines_[request].last_step = sequence; }
+
+  /// Step `sequence` is done and left the request with `length` tokens: the bound is exact again, unless a
+  /// later step has been launched or the line is another request's by now.
+  void settle(request_id request, std::uint64_t sequence, std::int64_t length) {
+    if (lines_[request].last_step == sequence) lines_[request].length_bound = length;
+  }
+
   /// True until the request's first step: the device does not know its length yet.
   bool fresh(request_id request) const { return lines_[request].fresh; }
 
@@ -50,6 +59,7 @@ class request_table {
     bool open = false;
     bool fresh = true;
     std::int64_t length_bound = 0;
+    std::uint64_t last_step = 0;  // number of the last step it took part in
     std::vector<std::int32_t> pages;
   };
   std::int64_t max_context_;

@@ -21,6 +21,11 @@ arena carve(const step_limits& limits, const kv_layout& layout, const buffer_siz
   const auto last_row = plan.add<std::int32_t>("last_row", rows);
   const auto cache_seqlens = plan.add<std::int32_t>("cache_seqlens", rows);
   const auto next_token = plan.add<std::int32_t>("next_token", rows);
+  const auto accept_count = plan.add<std::int32_t>("accept_count", rows);
+  const auto emit_count = plan.add<std::int32_t>("emit_count", rows);
+  const auto cache_advance = plan.add<std::int32_t>("cache_advance", rows);
+  const auto emit_tokens = plan.add<std::int32_t>("emit_tokens", rows * sizes.emitted);
+  const auto path = plan.add<std::int32_t>("path", rows * sizes.emitted);
   const auto token_ids = plan.add<std::int32_t>("token_ids", tokens);
   const auto row_of = plan.add<std::int32_t>("row_of", tokens);
   const auto positions = plan.add<std::int32_t>("positions", tokens);
@@ -50,6 +55,13 @@ arena carve(const step_limits& limits, const kv_layout& layout, const buffer_siz
   buffers.last_row = made.view(last_row).data();
   buffers.cache_seqlens = made.view(cache_seqlens).data();
   buffers.next_token = made.view(next_token).data();
+  buffers.accepted = {.accept_count = made.view(accept_count).data(),
+                      .emit_count = made.view(emit_count).data(),
+                      .cache_advance = made.view(cache_advance).data(),
+                      .next_token = buffers.next_token,
+                      .emit_tokens = made.view(emit_tokens).data(),
+                      .path = made.view(path).data(),
+                      .stride = sizes.emitted};
   buffers.token_ids = made.view(token_ids).data();
   buffers.row_of = made.view(row_of).data();
   buffers.positions = made.view(positions).data();

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "graphs/arena.hpp"
+#include "kernels/speculate/accept_result.hpp"
 #include "kernels/step/step_epilogue.hpp"
 #include "runtime/kv_cache.hpp"
 #include "runtime/step_limits.hpp"
@@ -31,6 +32,7 @@ struct step_buffers {
   // the step's vectors and page table: undefined before each step
   std::int32_t *live_rows, *requests, *query_counts, *seq_lens, *row_status, *cu_seqlens_q, *cu_seqlens_k,
       *last_row, *cache_seqlens, *next_token;                                    // by row
+  accept_result accepted;                                                        // by row, of verify steps
   std::int32_t *token_ids, *row_of, *positions, *causal_length, *out_cache_loc;  // by token
   std::int32_t* page_table;
   std::int64_t page_columns, page_table_stride;
@@ -45,8 +47,9 @@ struct step_buffers {
 };
 
 struct buffer_sizes {
-  int rows;    // largest row bucket
-  int tokens;  // largest token bucket
+  int rows;     // largest row bucket
+  int tokens;   // largest token bucket
+  int emitted;  // tokens a row may emit in one step
   std::int64_t page_columns;
   std::int64_t kv_pages;
   std::size_t scratch_bytes;

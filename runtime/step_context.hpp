@@ -7,14 +7,16 @@
 #include <string>
 
 #include "graphs/stream.hpp"
+#include "kernels/speculate/accept_result.hpp"
 #include "runtime/kv_cache.hpp"
 
 namespace stepgraph {
 
 /// What a step does to its rows. `step_kinds.cpp` says how each maps to buckets.
 enum class step_kind {
-  decode,  // one token a row
-  extend,  // a chunk of tokens a row, ragged: prompts, and decoding rows beside them
+  decode,         // one token a row
+  extend,         // a chunk of tokens a row, ragged: prompts, and decoding rows beside them
+  target_verify,  // a row's last token and its drafts, ragged: what the target agrees with is kept
 };
 
 const char* to_string(step_kind kind) noexcept;
@@ -62,7 +64,8 @@ struct step_context {
   int page_shift;  // log2 of the page size
   const kv_cache_view* kv;
 
-  std::int32_t* next_token;      // [rows], for the body to write: the sampled token, negative for none
+  accept_result accepted;        // for the body of a verify step to write, by greedy_accept or another accept
+  std::int32_t* next_token;      // [rows], for any other body to write: the sampled token, negative for none
   std::span<std::byte> scratch;  // as many bytes as the step's definition asked for; shared by all steps
   fault_sink faults;             // where the body's own kernels report
 };

@@ -165,7 +165,19 @@ std::span<const row_result> step_executor::wait(step_ticket ticket) {
     if (!slot.done.query()) slot.done.synchronize();
     s.completed = ticket.sequence;
   }
+  if (s.requests)
+    for (int row = 0; row < ticket.rows; ++row)
+      s.requests->settle(slot.requests[row], ticket.sequence, s.results_of(index)[row].length);
   return {s.results_of(index), static_cast<std::size_t>(ticket.rows)};
+}
+
+std::span<const std::int32_t> step_executor::emitted(step_ticket ticket, int row) {
+  const std::span<const row_result> results = wait(ticket);
+  STEPGRAPH_EXPECTS(row >= 0 && row < ticket.rows, "step_executor::emitted: row ", row, " of ", ticket.rows);
+  const state& s = *state_;
+  const std::size_t line = static_cast<std::size_t>(&results[row] - s.results.data());
+  const auto count = static_cast<std::size_t>(results[row].count);
+  return s.result_tokens.subspan(line * s.buffers.accepted.stride, count);
 }
 
 std::optional<fault_record> step_executor::fault() const {

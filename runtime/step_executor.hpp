@@ -55,8 +55,10 @@ struct step_definition {
 /// One row of a step.
 struct step_row {
   request_id request = 0;
-  std::int32_t tokens = 1;                    // E: 0 sits the step out
-  std::span<const std::int32_t> token_ids{};  // [tokens], or empty: the token sampled last (tokens <= 1)
+  std::int32_t tokens = 1;  // E: 0 sits the step out
+  /// [tokens], or empty: the token sampled last (tokens <= 1). In a verify step the row's tokens are the one
+  /// sampled last and its drafts, and these are the drafts, [tokens - 1].
+  std::span<const std::int32_t> token_ids{};
 };
 
 /// Names a step whose results are on their way.
@@ -88,7 +90,8 @@ class step_executor {
   std::span<const capture_report> capture(const std::function<void(int done, int all)>& progress = {});
   std::span<const capture_report> captures() const;
 
-  /// Writes the graph of a step of `rows` rows and `tokens` tokens in Graphviz's DOT language. Captures it anew.
+  /// Writes the graph of a step of `rows` rows and `tokens` tokens in Graphviz's DOT language. Captures it
+  /// anew.
   void dot(step_kind kind, int rows, int tokens, int variant, std::ostream& out);
 
   /// Takes a line of the request table. Not with adopted requests.
@@ -113,6 +116,9 @@ class step_executor {
   /// Blocks until the step is done; its rows' results, valid until `in_flight` further steps. Throws if they
   /// have been overwritten.
   std::span<const row_result> wait(step_ticket ticket);
+
+  /// The tokens that row `row` emitted, [row_result::count]; waits and expires as `wait` does.
+  std::span<const std::int32_t> emitted(step_ticket ticket, int row);
 
   /// The first fault since the last reset, if any; no synchronisation, so a step in flight may add one.
   std::optional<fault_record> fault() const;

@@ -9,6 +9,8 @@ const char* to_string(step_kind kind) noexcept {
       return "decode";
     case step_kind::extend:
       return "extend";
+    case step_kind::target_verify:
+      return "target_verify";
   }
   return "unknown kind";
 }

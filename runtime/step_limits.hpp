@@ -11,6 +11,7 @@ namespace stepgraph {
 struct step_limits {
   int max_rows = 8;                 // requests in one step
   int max_step_tokens = 64;         // tokens in one step of a ragged kind (prompt chunks)
+  int max_draft_tokens = 0;         // K: drafts of a row in one verify step
   int max_requests = 8;             // requests open at once, lines of the request table
   std::int64_t max_context = 2048;  // tokens of one request, prompt and answer
   int page_size = 16;               // tokens in a page, a power of two from 1 to 1024

@@ -7,7 +7,6 @@
 #include "graphs/memory_resource.hpp"
 #include "kernels/attention/paged_attention.hpp"
 #include "kernels/launch.cuh"
-#include "kernels/sample/greedy_sample.hpp"
 
 namespace stepgraph::llama {
 namespace {
@@ -248,13 +247,10 @@ class cuda_llama final : public llama_model {
     return bytes;
   }
 
-  std::size_t scratch_bytes(int rows, int tokens) const override {
-    std::byte* none = nullptr;
-    return place(none, rows, tokens).bytes;
-  }
+  std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
 
   void forward(const step_context& step) const override {
-    const scratch s = place(step.scratch.data(), step.key.rows, step.key.tokens);
+    const scratch s = place(step.scratch.data(), step.key);
     const int tokens = step.key.tokens, hidden = config_.hidden_size, ffn = config_.ffn_size;
     const int attention = config_.heads * config_.head_size;
     const int qkv = attention + 2 * config_.kv_heads * config_.head_size;
@@ -281,16 +277,10 @@ class cuda_llama final : public llama_model {
                           {.gate_up = s.gate_up, .out = s.activated, .ffn_size = ffn});
       matmul(step, w.down, s.activated, s.hidden, hidden, ffn, tokens, true);
     }
-    norm(step, s.hidden, output_norm_, s.last, step.last_row, step.key.rows);
-    matmul(step, output(), s.last, s.logits, config_.vocab_size, hidden, step.key.rows, false);
-    greedy_sample(step.stream, {.logits = s.logits,
-                                .logits_stride = config_.vocab_size,
-                                .rows = step.key.rows,
-                                .vocab_size = config_.vocab_size,
-                                .live_rows = step.live_rows,
-                                .query_counts = step.query_counts,
-                                .next_token = step.next_token,
-                                .faults = step.faults});
+    const int lines = head_lines(step.key);
+    norm(step, s.hidden, output_norm_, s.last, all_tokens_to_head(step.key) ? nullptr : step.last_row, lines);
+    matmul(step, output(), s.last, s.logits, config_.vocab_size, hidden, lines, false);
+    emit(step, s.argmax);
   }
 
  private:
@@ -300,6 +290,7 @@ class cuda_llama final : public llama_model {
   struct scratch {
     float *logits, *hidden, *qkv, *gate_up;
     T *normed, *query, *attended, *activated, *last;
+    std::int32_t* argmax;
     std::size_t bytes;
   };
 
@@ -313,15 +304,16 @@ class cuda_llama final : public llama_model {
 
   const buffer& output() const noexcept { return output_.bytes() > 0 ? output_ : embedding_; }
 
-  scratch place(std::byte* at, int rows, int tokens) const {
+  scratch place(std::byte* at, const step_key& key) const {
     std::size_t offset = 0;
     const auto take = [&]<class U>(U*& part, std::size_t count) {
       part = reinterpret_cast<U*>(at + offset);
       offset += (count * sizeof(U) + 255) / 256 * 256;
     };
-    const std::size_t n = tokens, attention = std::size_t(config_.heads) * config_.head_size;
+    const std::size_t n = key.tokens, lines = head_lines(key),
+                      attention = std::size_t(config_.heads) * config_.head_size;
     scratch s{};
-    take(s.logits, std::size_t(rows) * config_.vocab_size);
+    take(s.logits, lines * config_.vocab_size);
     take(s.hidden, n * config_.hidden_size);
     take(s.qkv, n * (attention + 2ul * config_.kv_heads * config_.head_size));
     take(s.gate_up, n * 2 * config_.ffn_size);
@@ -329,7 +321,8 @@ class cuda_llama final : public llama_model {
     take(s.query, n * attention);
     take(s.attended, n * attention);
     take(s.activated, n * config_.ffn_size);
-    take(s.last, std::size_t(rows) * config_.hidden_size);
+    take(s.last, lines * config_.hidden_size);
+    take(s.argmax, lines);
     s.bytes = offset;
     return s;
   }

@@ -7,7 +7,6 @@
 #include "graphs/error.hpp"
 #include "graphs/thread_pool.hpp"
 #include "kernels/attention/paged_attention.hpp"
-#include "kernels/sample/greedy_sample.hpp"
 
 namespace stepgraph::llama {
 namespace {
@@ -40,9 +39,7 @@ class host_llama final : public llama_model {
     return bytes;
   }
 
-  std::size_t scratch_bytes(int rows, int tokens) const override {
-    return place(nullptr, rows, tokens).bytes;
-  }
+  std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
 
   void forward(const step_context& step) const override {
     enqueue_host(step.stream, "embed", [this, step] { embed(step); });
@@ -52,14 +49,7 @@ class host_llama final : public llama_model {
       enqueue_host(step.stream, "feed_forward", [this, step, l] { feed_forward(step, l); });
     }
     enqueue_host(step.stream, "output_head", [this, step] { output_head(step); });
-    greedy_sample(step.stream, {.logits = logits(step),
-                                .logits_stride = config_.vocab_size,
-                                .rows = step.key.rows,
-                                .vocab_size = config_.vocab_size,
-                                .live_rows = step.live_rows,
-                                .query_counts = step.query_counts,
-                                .next_token = step.next_token,
-                                .faults = step.faults});
+    emit(step, place(step.scratch.data(), step.key).argmax);
   }
 
  private:
@@ -68,20 +58,21 @@ class host_llama final : public llama_model {
   };
   struct scratch {
     float *logits, *hidden, *normed, *query, *key, *value, *attended, *projected, *gate, *up, *last;
+    std::int32_t* argmax;
     std::size_t bytes;
   };
 
-  scratch place(std::byte* at, int rows, int tokens) const {
+  scratch place(std::byte* at, const step_key& key) const {
     std::size_t offset = 0;
-    const auto take = [&](float*& part, std::size_t count) {
-      part = reinterpret_cast<float*>(at + offset);
-      offset += (count * sizeof(float) + 255) / 256 * 256;
+    const auto take = [&]<class T>(T*& part, std::size_t count) {
+      part = reinterpret_cast<T*>(at + offset);
+      offset += (count * sizeof(T) + 255) / 256 * 256;
     };
-    const std::size_t n = tokens, hidden = config_.hidden_size;
+    const std::size_t n = key.tokens, lines = head_lines(key), hidden = config_.hidden_size;
     const std::size_t attention = std::size_t(config_.heads) * config_.head_size;
     const std::size_t kv = std::size_t(config_.kv_heads) * config_.head_size;
     scratch s{};
-    take(s.logits, std::size_t(rows) * config_.vocab_size);
+    take(s.logits, lines * config_.vocab_size);
     take(s.hidden, n * hidden);
     take(s.normed, n * hidden);
     take(s.query, n * attention);
@@ -91,14 +82,15 @@ class host_llama final : public llama_model {
     take(s.projected, n * hidden);
     take(s.gate, n * config_.ffn_size);
     take(s.up, n * config_.ffn_size);
-    take(s.last, std::size_t(rows) * hidden);
+    take(s.last, lines * hidden);
+    take(s.argmax, lines);
     s.bytes = offset;
     return s;
   }
 
   /// The step's scratch, and how many tokens are live: the model's own work is on those alone.
   std::pair<scratch, int> live(const step_context& step) const {
-    return {place(step.scratch.data(), step.key.rows, step.key.tokens), step.cu_seqlens_q[step.key.rows]};
+    return {place(step.scratch.data(), step.key), step.cu_seqlens_q[step.key.rows]};
   }
 
   static std::span<float> lines(float* data, int count, std::int64_t width) {
@@ -153,7 +145,7 @@ class host_llama final : public llama_model {
   }
 
   void attend(const step_context& step, int l) const {
-    const scratch s = place(step.scratch.data(), step.key.rows, step.key.tokens);
+    const scratch s = place(step.scratch.data(), step.key);
     paged_attention(step.stream, {.type = cache_type_,
                                   .query = s.query,
                                   .output = s.attended,
@@ -189,12 +181,13 @@ class host_llama final : public llama_model {
 
   void output_head(const step_context& step) const {
     const auto [s, tokens] = live(step);
-    const int rows = *step.live_rows;
-    for (int r = 0; r < rows; ++r)
-      std::copy_n(s.hidden + std::int64_t{step.last_row[r]} * config_.hidden_size, config_.hidden_size,
-                  s.last + std::int64_t{r} * config_.hidden_size);
-    normalise(s.last, weights_.output_norm, s.last, rows);
-    product(output_, s.last, s.logits, rows);
+    const bool all = all_tokens_to_head(step.key);
+    const int count = all ? tokens : *step.live_rows;
+    for (int line = 0; line < count; ++line)
+      std::copy_n(s.hidden + std::int64_t{all ? line : step.last_row[line]} * config_.hidden_size,
+                  config_.hidden_size, s.last + std::int64_t{line} * config_.hidden_size);
+    normalise(s.last, weights_.output_norm, s.last, count);
+    product(output_, s.last, s.logits, count);
   }
 
   llama_weights weights_;  // the embedding and the norms, and the file they lie in

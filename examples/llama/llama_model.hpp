@@ -24,24 +24,32 @@ class llama_model {
   kv_layout layout() const noexcept;
 
   /// Scratch that `forward` needs in a bucket, bytes.
-  virtual std::size_t scratch_bytes(int rows, int tokens) const = 0;
+  virtual std::size_t scratch_bytes(const step_key& key) const = 0;
 
-  /// Enqueues the whole forward pass and greedy sampling. Neither allocates nor synchronises.
+  /// Enqueues the whole forward pass and greedy sampling, or in a verify step greedy accept. Neither
+  /// allocates nor synchronises.
   virtual void forward(const step_context& step) const = 0;
 
-  /// The logits of the step that ran last, [rows, vocab_size] float32, in device memory: the head of the
-  /// scratch.
+  /// The logits of the step that ran last, float32, in device memory: [rows, vocab_size], in a verify step
+  /// [tokens, vocab_size]. They are the head of the scratch.
   static const float* logits(const step_context& step) {
     return reinterpret_cast<const float*>(step.scratch.data());
   }
 
-  /// The decode and extend steps of this model, which must outlive the executor that runs them.
-  std::vector<step_definition> steps() const;
+  /// The decode and extend (and verify) steps of this model, which must outlive the executor that runs them.
+  std::vector<step_definition> steps(bool with_verify = false) const;
 
   /// Bytes of weights that one token reads.
   virtual std::size_t weight_bytes() const noexcept = 0;
 
+  /// Tokens whose hidden state goes to the output head: a row's last, in a verify step all.
+  static bool all_tokens_to_head(const step_key& key) { return key.kind == step_kind::target_verify; }
+  static int head_lines(const step_key& key) { return all_tokens_to_head(key) ? key.tokens : key.rows; }
+
  protected:
+  /// Argmax of the head's logits and what follows from it; `argmax` is scratch for [tokens].
+  void emit(const step_context& step, std::int32_t* argmax) const;
+
   llama_model(const llama_config& config, element_type cache_type)
       : config_(config), cache_type_(cache_type) {}
   llama_config config_;

@@ -11,6 +11,10 @@ void step_epilogue(stream_ref at, const step_epilogue_params& params) {
   STEPGRAPH_EXPECTS(params.header && params.live_rows && params.requests && params.query_counts &&
                         params.cache_seqlens && params.next_token && params.row_status,
                     op, ": an input is null");
+  STEPGRAPH_EXPECTS(!params.emit_count || (params.cache_advance && params.emit_tokens), op,
+                    ": what an accept leaves has a null pointer");
+  STEPGRAPH_EXPECTS(params.result_tokens && params.emit_stride > 0, op,
+                    ": result_tokens is null, or emit_stride ", params.emit_stride, " is not positive");
   STEPGRAPH_EXPECTS(params.state.seq_lens && params.state.last_token, op,
                     ": the request state has a null pointer");
   STEPGRAPH_EXPECTS(params.results && params.result_slots > 0 && params.ring_rows >= params.rows, op,

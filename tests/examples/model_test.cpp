@@ -46,17 +46,21 @@ const char* model_path() {
   return path;
 }
 
+// Bounds for the logits of a step. Distances from the straightforward pass are relative to its norm.
 struct tolerance {
-  double logits;  // distance from the straightforward pass, relative to the norm of its logits
-  double tie;     // two logits are tied if they are nearer than this times the root mean square of all
+  double step;  // distance of any one step
+  double mean;  // distance of a prompt's steps on average
+  double tie;   // two logits are tied if they are nearer than this times the root mean square of all
 };
 
-// The host computes in float, so only a tie to the last digits may fall the other way. The GPU rounds weights
-// aside, activations and cache to bf16: a step's logits are then off by 0.5 to 1 % of their norm, so a single
-// logit by about 0.01 of the root mean square, and the difference of two by several times that at worst.
+// The host computes in float, so only a tie to the last digits may fall the other way. The GPU rounds
+// weights, activations and cache to bf16. The straightforward pass with those roundings put into it is off
+// by 1.1 to 1.5 % on average over the steps of each of these prompts and by 5.4 % at the worst one. A single
+// logit is so off by about 0.013 of the root mean square of all, the difference of two by 0.018; four times
+// that, and a little, is a tie.
 tolerance allowed() {
-  return test_device().is_host() ? tolerance{.logits = 1e-3, .tie = 1e-3}
-                                 : tolerance{.logits = 2e-2, .tie = 8e-2};
+  return test_device().is_host() ? tolerance{.step = 1e-3, .mean = 1e-3, .tie = 1e-3}
+                                 : tolerance{.step = 1e-1, .mean = 2e-2, .tie = 8e-2};
 }
 
 double root_mean_square(std::span<const float> values) {
@@ -188,10 +192,11 @@ TEST_CASE(
   watched replayed(s, {step_kind::decode}, 1), eager(s, {step_kind::decode}, 1);
   replayed.executor.capture();
   const std::size_t captures = replayed.executor.captures().size();
-  double worst = 0;
+  double worst = 0, worst_mean = 0;
   for (std::size_t i = 0; i < question_count(); ++i) {
     CAPTURE(questions[i]);
     plain.reset();
+    double sum = 0;
     // the straightforward pass reads the replay's own text, so one tie does not end the comparison
     const tokens text = decode(replayed, llama::step_mode::replay, s.prompts[i], text_length(),
                                [&](std::int32_t fed, std::int32_t sampled) {
@@ -201,12 +206,17 @@ TEST_CASE(
                                  check_choice(sampled, want, step);
                                  const double error = relative_error(got, want);
                                  worst = std::max(worst, error);
+                                 sum += error;
                                  CAPTURE(step);
-                                 CHECK(error < allowed().logits);
+                                 CHECK(error < allowed().step);
                                });
+    const double mean = sum / plain.length();
+    CHECK(mean < allowed().mean);
+    worst_mean = std::max(worst_mean, mean);
     CHECK(decode(eager, llama::step_mode::eager, s.prompts[i], text_length()) == text);
   }
-  MESSAGE("largest relative error of a step's logits: ", worst);
+  MESSAGE("relative error of the logits: ", worst_mean, " on average over a prompt's steps, ", worst,
+          " at one step, at most");
   CHECK(replayed.executor.captures().size() == captures);
   CHECK(replayed.executor.statistics().eager_steps == 0);
   CHECK(eager.executor.captures().empty());

@@ -4,69 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <new>
 
-#include "examples/llama/llama_model.hpp"
-#include "examples/llama/scheduler.hpp"
 #include "graphs/counters.hpp"
 #include "graphs/error.hpp"
-#include "tests/reference/llama_forward.hpp"
-#include "tests/reference/random_batch.hpp"
-#include "tests/test_device.hpp"
+#include "tests/runtime/tiny_fixture.hpp"
 
 using namespace stepgraph;
-
-namespace {
-
-struct tiny {
-  llama::llama_weights weights = llama::make_tiny_weights(7, llama::tiny_config());
-  std::unique_ptr<llama::llama_model> model = llama::make_llama(test_device(), weights);
-
-  step_limits limits(int rows) const {
-    return {.max_rows = rows,
-            .max_step_tokens = 16,
-            .max_requests = rows,
-            .max_context = 256,
-            .page_size = 8,
-            .vocab_size = weights.config.vocab_size};
-  }
-  step_executor executor(int rows, executor_options options = {}) const {
-    return step_executor(test_device(), limits(rows), model->layout(), model->steps(), std::move(options));
-  }
-};
-
-std::vector<std::int32_t> random_prompt(reference::random_integers& random, int length, int vocab) {
-  std::vector<std::int32_t> prompt(length);
-  for (auto& token : prompt) token = static_cast<std::int32_t>(random.below(vocab));
-  return prompt;
-}
-
-/// Greedy continuation by the reference, no paging and no graph.
-std::vector<std::int32_t> reference_text(reference::llama_reference& model,
-                                         const std::vector<std::int32_t>& prompt, int count) {
-  model.reset();
-  std::vector<float> logits;
-  for (const std::int32_t token : prompt) logits = model.forward(token);
-  std::vector<std::int32_t> text;
-  while (static_cast<int>(text.size()) < count) {
-    text.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
-    logits = model.forward(text.back());
-  }
-  return text;
-}
-
-std::vector<std::int32_t> text_of(step_executor& executor, const std::vector<std::int32_t>& prompt, int count,
-                                  llama::step_mode mode = llama::step_mode::replay) {
-  llama::scheduler loop(executor, -1, mode);
-  llama::conversation talk{.prompt = prompt, .max_tokens = count};
-  loop.add(talk);
-  while (loop.step()) {
-  }
-  return talk.generated;
-}
-
-}  // namespace
 
 TEST_CASE("replay = eager = a straightforward forward pass, token for token") {
   const tiny t;
@@ -96,7 +39,7 @@ TEST_CASE("rows join and leave, of any length, and each text is what it is alone
     const std::size_t captures = together.captures().size();
     const activity before = activity_now();
     std::vector<llama::conversation> talks(test_small() ? 6 : 17);
-    llama::scheduler loop(together, -1);
+    llama::scheduler loop(together, {});
     for (auto& talk : talks) {
       talk.prompt =
           random_prompt(random, static_cast<int>(random.between(1, 60)), t.weights.config.vocab_size);
@@ -123,7 +66,7 @@ TEST_CASE("a request runs to the last token of its context" * doctest::skip(test
   step_executor executor = t.executor(1);
   executor.capture();
   llama::conversation talk{.prompt = {1, 2, 3}, .max_tokens = 10000};
-  llama::scheduler loop(executor, -1);
+  llama::scheduler loop(executor, {});
   loop.add(talk);
   while (loop.step()) {
   }

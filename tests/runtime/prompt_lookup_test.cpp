@@ -1,0 +1,29 @@
+#include "runtime/prompt_lookup.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using namespace stepgraph;
+
+namespace {
+
+std::vector<std::int32_t> lookup(const std::vector<std::int32_t>& history, int most) {
+  std::vector<std::int32_t> drafts(most, -1);
+  drafts.resize(prompt_lookup(history, drafts));
+  return drafts;
+}
+
+}  // namespace
+
+TEST_CASE("prompt look-up proposes what followed the latest earlier place of the longest suffix") {
+  using tokens = std::vector<std::int32_t>;
+  CHECK(lookup({}, 4).empty());
+  CHECK(lookup({1}, 4).empty());
+  CHECK(lookup({1, 2, 3}, 4).empty());
+  CHECK(lookup({1, 2, 3, 9, 1, 2, 3}, 2) == tokens{9, 1});
+  CHECK(lookup({5, 7, 5, 8, 5}, 4) == tokens{8, 5});
+  // three tokens agree at the first place, one at the second: the longer wins
+  CHECK(lookup({1, 2, 3, 4, 9, 3, 8, 1, 2, 3}, 1) == tokens{4});
+  CHECK(lookup({6, 6, 6}, 8) == tokens{6});
+}

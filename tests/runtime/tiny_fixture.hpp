@@ -1,0 +1,67 @@
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "examples/llama/llama_model.hpp"
+#include "examples/llama/scheduler.hpp"
+#include "tests/reference/llama_forward.hpp"
+#include "tests/reference/random_batch.hpp"
+#include "tests/test_device.hpp"
+
+namespace stepgraph {
+
+/// A whole model from seeded weights, and executors for it.
+struct tiny {
+  llama::llama_weights weights = llama::make_tiny_weights(7, llama::tiny_config());
+  std::unique_ptr<llama::llama_model> model = llama::make_llama(test_device(), weights);
+
+  step_limits limits(int rows, int max_draft_tokens = 0) const {
+    return {.max_rows = rows,
+            .max_step_tokens = std::max(16, rows * (max_draft_tokens + 1)),
+            .max_draft_tokens = max_draft_tokens,
+            .max_requests = rows,
+            .max_context = 256,
+            .page_size = 8,
+            .vocab_size = weights.config.vocab_size};
+  }
+  step_executor executor(int rows, executor_options options = {}, int max_draft_tokens = 0) const {
+    return step_executor(test_device(), limits(rows, max_draft_tokens), model->layout(),
+                         model->steps(max_draft_tokens > 0), std::move(options));
+  }
+};
+
+inline std::vector<std::int32_t> random_prompt(reference::random_integers& random, int length, int vocab) {
+  std::vector<std::int32_t> prompt(length);
+  for (auto& token : prompt) token = static_cast<std::int32_t>(random.below(vocab));
+  return prompt;
+}
+
+/// Greedy continuation by the reference, no paging and no graph.
+inline std::vector<std::int32_t> reference_text(reference::llama_reference& model,
+                                                const std::vector<std::int32_t>& prompt, int count) {
+  model.reset();
+  std::vector<float> logits;
+  for (const std::int32_t token : prompt) logits = model.forward(token);
+  std::vector<std::int32_t> text;
+  while (static_cast<int>(text.size()) < count) {
+    text.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
+    logits = model.forward(text.back());
+  }
+  return text;
+}
+
+inline std::vector<std::int32_t> text_of(step_executor& executor, const std::vector<std::int32_t>& prompt,
+                                         int count, llama::step_mode mode = llama::step_mode::replay,
+                                         llama::drafter draft = {}) {
+  llama::scheduler loop(executor, {.mode = mode, .draft = std::move(draft)});
+  llama::conversation talk{.prompt = prompt, .max_tokens = count};
+  loop.add(talk);
+  while (loop.step()) {
+  }
+  return talk.generated;
+}
+
+}  // namespace stepgraph
