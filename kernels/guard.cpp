@@ -20,6 +20,14 @@ const char* to_string(row_status status) noexcept {
       return "NaN among the logits";
     case row_status::live_rows_clamped:
       return "live rows clamped";
+    case row_status::no_allowed_token:
+      return "no token is allowed";
+    case row_status::nan_probabilities:
+      return "NaN among the draft's probabilities";
+    case row_status::not_a_tree:
+      return "parents that are not a tree";
+    case row_status::out_of_pages:
+      return "out of pages";
   }
   return "unknown status";
 }
@@ -42,6 +50,20 @@ const char* to_string(op_id op) noexcept {
       return "step_epilogue";
     case op_id::embedding:
       return "embedding";
+    case op_id::sample_tokens:
+      return "sample_tokens";
+    case op_id::verify_inputs:
+      return "verify_inputs";
+    case op_id::greedy_accept:
+      return "greedy_accept";
+    case op_id::rejection_accept:
+      return "rejection_accept";
+    case op_id::commit_slots:
+      return "commit_slots";
+    case op_id::commit_kv:
+      return "commit_kv";
+    case op_id::finish_rows:
+      return "finish_rows";
   }
   return "unknown op";
 }

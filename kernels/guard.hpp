@@ -30,6 +30,10 @@ enum class row_status : std::int32_t {
   token_out_of_range = 5,    // a token id outside the vocabulary
   nan_logits = 6,            // a NaN among the row's logits
   live_rows_clamped = 7,     // n outside [0, B]
+  no_allowed_token = 20,     // a mask that allows no token
+  nan_probabilities = 21,    // a draft's probabilities hold a NaN or a negative number
+  not_a_tree = 22,           // a node whose parent does not come before it
+  out_of_pages = 23,         // the pages given hold no further token of the row
 };
 
 /// Which op reported.
@@ -42,6 +46,13 @@ enum class op_id : std::int32_t {
   greedy_sample = 5,
   step_epilogue = 6,
   embedding = 7,  // for embedders' own kernels that look tokens up
+  sample_tokens = 40,
+  verify_inputs = 41,
+  greedy_accept = 42,
+  rejection_accept = 43,
+  commit_slots = 44,
+  commit_kv = 45,
+  finish_rows = 46,
 };
 
 const char* to_string(row_status status) noexcept;

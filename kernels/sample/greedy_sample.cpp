@@ -1,9 +1,11 @@
 #include "kernels/sample/greedy_sample.hpp"
 
-#include <cmath>
+#include <climits>
 
 #include "graphs/error.hpp"
 #include "graphs/thread_pool.hpp"
+#include "kernels/sample/check_logits.hpp"
+#include "kernels/sample/row_team.hpp"
 
 namespace stepgraph {
 namespace {
@@ -17,17 +19,14 @@ void sample_row(const greedy_sample_params& p, int row) {
     p.next_token[row] = -1;
     return;
   }
-  const float* const logits = p.logits + row * p.logits_stride;
-  int best = 0;
-  for (int id = 0; id < p.vocab_size; ++id) {
-    if (std::isnan(logits[id])) {
-      p.faults.report(op_id::greedy_sample, row, row_status::nan_logits, id);
-      p.next_token[row] = -1;
-      return;
-    }
-    if (logits[id] > logits[best]) best = id;
-  }
-  p.next_token[row] = best;
+  const logits_line line{p.logits + row * p.logits_stride,
+                         p.allowed.words ? p.allowed.words + row * p.allowed.stride : nullptr, p.vocab_size};
+  const largest_logit best = host_row_team::largest(line);
+  p.next_token[row] = best.nan_id != INT_MAX ? -1 : best.id >= 0 ? best.id : -2;
+  if (best.nan_id != INT_MAX)
+    p.faults.report(op_id::greedy_sample, row, row_status::nan_logits, best.nan_id);
+  else if (best.id < 0)
+    p.faults.report(op_id::greedy_sample, row, row_status::no_allowed_token, p.vocab_size);
 }
 
 }  // namespace
@@ -39,6 +38,7 @@ void greedy_sample(stream_ref at, const greedy_sample_params& p) {
                     p.rows, " and ", p.vocab_size);
   STEPGRAPH_EXPECTS(p.logits_stride >= p.vocab_size || p.rows == 1, op, ": logits_stride ", p.logits_stride,
                     " is less than vocab_size ", p.vocab_size);
+  detail::check_allowed(op, p.allowed, p.vocab_size, p.rows);
   if (at.is_host())
     return enqueue_host(at, op, [p] {
       thread_pool::shared().parallel_for(p.rows, 1, [&p](std::int64_t begin, std::int64_t end) {

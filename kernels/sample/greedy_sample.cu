@@ -35,16 +35,20 @@ __global__ void __launch_bounds__(threads)
     return;
   }
   const float* const logits = p.logits + row * p.logits_stride;
+  const std::uint32_t* const allowed = p.allowed.words ? p.allowed.words + row * p.allowed.stride : nullptr;
   candidate best{-INFINITY, INT_MAX, INT_MAX};
 #pragma unroll 4
   for (int id = threadIdx.x; id < p.vocab_size; id += threads) {
+    if (allowed && !(allowed[id >> 5] >> (id & 31) & 1u)) continue;
     const float logit = logits[id];
     best = better()(best, isnan(logit) ? candidate{-INFINITY, INT_MAX, id} : candidate{logit, id, INT_MAX});
   }
   best = reduce(storage).Reduce(best, better());
   if (threadIdx.x != 0) return;
   if (best.nan_id != INT_MAX) p.faults.report(op_id::greedy_sample, row, row_status::nan_logits, best.nan_id);
-  p.next_token[row] = best.nan_id != INT_MAX ? -1 : best.id;
+  const bool none = best.nan_id == INT_MAX && best.id == INT_MAX;
+  if (none) p.faults.report(op_id::greedy_sample, row, row_status::no_allowed_token, p.vocab_size);
+  p.next_token[row] = best.nan_id != INT_MAX ? -1 : none ? -2 : best.id;
 }
 
 }  // namespace

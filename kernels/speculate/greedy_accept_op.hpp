@@ -1,0 +1,47 @@
+#pragma once
+
+#include "kernels/speculate/greedy_accept.hpp"
+#include "kernels/tile_driver.hpp"
+
+namespace stepgraph {
+
+/// Body of `greedy_accept`: a thread a row.
+struct greedy_accept_op {
+  static constexpr const char* name = "greedy_accept";
+  static constexpr int tile_columns = 0;  // vectors only
+  greedy_accept_params p;
+
+  STEPGRAPH_HD int rows() const { return p.verify.rows; }
+  STEPGRAPH_HD std::int64_t live_columns(int) const { return 0; }
+
+  template <class Team>
+  STEPGRAPH_HD void vectors(Team& team) const {
+    const int live = live_count(p.verify.live_rows, rows());
+    for (int row = team.rank(); row < rows(); row += team.size()) walk(row, row < live);
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void tile(Team&, int, std::int64_t, std::int64_t) const {}
+
+ private:
+  STEPGRAPH_HD void walk(int row, bool live) const {
+    const int count = p.verify.count(row);
+    if (count == 0) return p.result.none(row, live);
+    const int first = p.verify.cu_seqlens_q[row];
+    int current = 0, accepted = 0;
+    std::int32_t best = p.argmax[first];
+    // parents come before their children, so one pass meets the path in order
+    for (int node = 1; node < count && best >= 0; ++node) {
+      if (p.verify.parent(first, node) != current || p.verify.token_ids[first + node] != best) continue;
+      p.result.keep(row, accepted++, node, best);
+      current = node;
+      best = p.argmax[first + node];
+    }
+    if (best < 0)
+      p.faults.report(op_id::greedy_accept, row,
+                      best == -1 ? row_status::nan_logits : row_status::no_allowed_token, current);
+    p.result.finish(row, accepted, best);
+  }
+};
+
+}  // namespace stepgraph
