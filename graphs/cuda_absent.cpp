@@ -17,6 +17,9 @@ constexpr int no_device = 100;  // cudaErrorNoDevice
 int device_count() noexcept {
   return 0;
 }
+void make_current(int) {
+  refuse("device::cuda");
+}
 void check_device(int) {
   refuse("device::cuda");
 }

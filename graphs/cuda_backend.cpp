@@ -1,6 +1,7 @@
 #include "graphs/cuda_backend.hpp"
 
-#include <cstdio>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -106,6 +107,12 @@ void check_device(int ordinal) {
   if (ordinal < 0 || ordinal >= count)
     throw cuda_error(message("device::cuda: ordinal ", ordinal, " of ", count, " devices"),
                      cudaErrorInvalidDevice);
+}
+
+void make_current(int ordinal) {
+  int now = 0;
+  STEPGRAPH_CUDA_TRY(cudaGetDevice(&now));
+  if (now != ordinal) STEPGRAPH_CUDA_TRY(cudaSetDevice(ordinal));
 }
 
 std::string device_name(int ordinal) {
@@ -257,7 +264,7 @@ void graph_dot(void* graph, std::ostream& out) {
   const int file = mkstemp(path.data());
   STEPGRAPH_EXPECTS(file >= 0, "graph::dot: no temporary file can be made in ",
                     std::filesystem::temp_directory_path().string());
-  std::fclose(fdopen(file, "w"));
+  close(file);
   const cudaError_t status = cudaGraphDebugDotPrint(as_graph(graph), path.c_str(), 0);
   if (status == cudaSuccess) out << std::ifstream(path).rdbuf();
   std::filesystem::remove(path);

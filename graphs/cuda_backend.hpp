@@ -11,6 +11,7 @@ namespace stepgraph::detail::cuda {
 
 int device_count() noexcept;
 void check_device(int ordinal);
+void make_current(int ordinal);
 std::string device_name(int ordinal);
 int multiprocessors(int ordinal);
 std::size_t free_bytes(int ordinal);

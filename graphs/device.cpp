@@ -1,6 +1,8 @@
 #include "graphs/device.hpp"
 
+#include <fstream>
 #include <limits>
+#include <string>
 
 #include "graphs/cuda_backend.hpp"
 #include "graphs/error.hpp"
@@ -32,7 +34,13 @@ int device::multiprocessors() const {
 }
 
 std::size_t device::free_bytes() const {
-  return is_host() ? std::numeric_limits<std::size_t>::max() : detail::cuda::free_bytes(ordinal_);
+  if (!is_host()) return detail::cuda::free_bytes(ordinal_);
+  // what is free now or can be had by dropping caches, so that a pool over it is refused and not killed for later
+  std::ifstream numbers("/proc/meminfo");
+  std::string name, unit;
+  for (std::size_t kilobytes = 0; numbers >> name >> kilobytes; std::getline(numbers, unit))
+    if (name == "MemAvailable:") return kilobytes * 1024;
+  return std::numeric_limits<std::size_t>::max();
 }
 
 }  // namespace stepgraph

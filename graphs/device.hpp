@@ -33,7 +33,7 @@ class device {
   /// Streaming multiprocessors; for the host, the threads of its pool.
   int multiprocessors() const;
 
-  /// Bytes of device memory free at the moment; for the host, the greatest size.
+  /// Bytes of device memory free at the moment; for the host, of memory available to new work.
   std::size_t free_bytes() const;
 
   friend bool operator==(const device&, const device&) = default;

@@ -62,6 +62,7 @@ void leave(detail::host_recording& recording) {
 }  // namespace
 
 void detail::require_in_capture(stream_ref at, const char* what) {
+  if (!at.is_host()) detail::cuda::make_current(at.where().ordinal());
   if (open_capture && !at.is_capturing())
     spoil(
         message("capture: ", what, " was sent to a stream outside the capture; join it with an event first"));
@@ -159,10 +160,12 @@ update_result graph_exec::update(const graph& from) {
 
 capture_scope::capture_scope(stream_ref at) : state_(new state{.at = at, .recording = {}, .violation = {}}) {
   STEPGRAPH_EXPECTS(!at.is_capturing(), "capture: the stream is capturing already");
+  detail::refuse_in_capture("another capture");
   if (at.is_host()) {
     state_->recording = std::make_shared<detail::host_recording>();
     detail::host_stream::of(at).join(state_->recording);
   } else {
+    detail::cuda::make_current(at.where().ordinal());
     detail::cuda::capture_begin(at.native());
   }
   state_->outer = std::exchange(open_capture, state_.get());

@@ -99,7 +99,8 @@ graph capture(stream_ref at, Body&& body) {
 }
 
 namespace detail {
-/// Throws `capture_error`, and spoils the open capture, if this thread captures and `at` is not part of it.
+/// The entry of every verb: makes the stream's device current, and throws `capture_error` (and spoils the open
+/// capture) if this thread captures and `at` is not part of it.
 void require_in_capture(stream_ref at, const char* what);
 /// Throws `capture_error`, and spoils the open capture, if this thread captures at all.
 void refuse_in_capture(const char* what);

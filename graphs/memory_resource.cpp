@@ -18,6 +18,7 @@ constexpr std::align_val_t alignment{256};
 class host_memory final : public memory_resource {
  public:
   device where() const noexcept override { return device::host(); }
+  std::size_t available() const override { return device::host().free_bytes(); }
 
  private:
   void* do_allocate(std::size_t bytes) override {
@@ -34,6 +35,7 @@ class cuda_memory final : public memory_resource {
  public:
   explicit cuda_memory(device where) : where_(where) {}
   device where() const noexcept override { return where_; }
+  std::size_t available() const override { return where_.free_bytes(); }
 
  private:
   void* do_allocate(std::size_t bytes) override { return detail::cuda::allocate(where_.ordinal(), bytes); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "graphs/device.hpp"
@@ -20,6 +21,9 @@ class memory_resource {
   void deallocate(void* pointer, std::size_t bytes) noexcept { do_deallocate(pointer, bytes); }
 
   virtual device where() const noexcept = 0;
+
+  /// Bytes that can be had, as far as the resource knows; by default no limit.
+  virtual std::size_t available() const { return std::numeric_limits<std::size_t>::max(); }
 
  private:
   virtual void* do_allocate(std::size_t bytes) = 0;

@@ -10,6 +10,11 @@
 
 namespace stepgraph {
 
+stream_ref stream_ref::adopt_cuda(device where, void* cuda_stream) {
+  STEPGRAPH_EXPECTS(!where.is_host(), "stream_ref::adopt_cuda: a CUDA stream cannot be on ", where.name());
+  return stream_ref(where, cuda_stream);
+}
+
 void stream_ref::copy(void* to, const void* from, std::size_t bytes) const {
   // outside a capture at once: recording a node allocates, a copy must not
   if (is_host() && !is_capturing()) {

@@ -22,7 +22,8 @@ struct host_recording;
 class stream_ref {
  public:
   /// Adopts an engine's cudaStream_t of `where`; the engine keeps owning it.
-  static stream_ref adopt_cuda(device where, void* cuda_stream) { return stream_ref(where, cuda_stream); }
+  /// Throws `invalid_argument` if `where` is the host.
+  static stream_ref adopt_cuda(device where, void* cuda_stream);
 
   device where() const noexcept { return where_; }
   bool is_host() const noexcept { return where_.is_host(); }

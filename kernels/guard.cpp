@@ -48,8 +48,8 @@ const char* to_string(op_id op) noexcept {
       return "greedy_sample";
     case op_id::step_epilogue:
       return "step_epilogue";
-    case op_id::embedding:
-      return "embedding";
+    case op_id::embedder:
+      return "embedder";
     case op_id::sample_tokens:
       return "sample_tokens";
     case op_id::verify_inputs:

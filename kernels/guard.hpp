@@ -45,7 +45,6 @@ enum class op_id : std::int32_t {
   paged_attention = 4,
   greedy_sample = 5,
   step_epilogue = 6,
-  embedding = 7,  // for embedders' own kernels that look tokens up
   sample_tokens = 40,
   verify_inputs = 41,
   greedy_accept = 42,
@@ -53,6 +52,7 @@ enum class op_id : std::int32_t {
   commit_slots = 44,
   commit_kv = 45,
   finish_rows = 46,
+  embedder = 1000,  // an embedder's own kernels report from here on
 };
 
 const char* to_string(row_status status) noexcept;

@@ -13,10 +13,12 @@
 ///
 ///   struct my_op {
 ///     static constexpr const char* name = "my_op";
-///     static constexpr int tile_columns = 4096;             // columns worth one block's while; 0: vectors
-///     only int rows() const;                                     // rows captured, B std::int64_t
-///     live_columns(int row) const;             // from device memory; 0 for a dead row template <class Team>
-///     void vectors(Team&) const;      // the fixed-size vectors, once, by one team template <class Team>
+///     static constexpr int tile_columns = 4096;  // columns worth one block's while; 0: vectors only
+///     int rows() const;                          // rows captured, B
+///     std::int64_t live_columns(int row) const;  // from device memory; 0 for a dead row
+///     template <class Team>
+///     void vectors(Team&) const;                 // the fixed-size vectors, once, by one team
+///     template <class Team>
 ///     void tile(Team&, int row, std::int64_t begin, std::int64_t end) const;
 ///   };
 ///

@@ -1,6 +1,7 @@
 #include "runtime/bucket_policy.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "graphs/error.hpp"
 
@@ -19,6 +20,8 @@ bucket_policy bucket_policy::exactly(std::vector<int> sizes) {
   STEPGRAPH_EXPECTS(
       sizes.front() > 0 && std::ranges::adjacent_find(sizes, std::greater_equal{}) == sizes.end(),
       "bucket_policy: sizes must be positive and ascending");
+  STEPGRAPH_EXPECTS(sizes.back() <= 1 << 24, "bucket_policy: the largest size must be at most 2^24, got ",
+                    sizes.back());
   return bucket_policy(std::move(sizes));
 }
 

@@ -143,6 +143,7 @@ void step_executor::state::enqueue(const step_key& key, const step_definition& s
 
 void step_executor::state::capture_one(const step_key& key, const step_definition& step) {
   const nvtx_range range("stepgraph capture");
+  detail::refuse_in_capture("another capture");
   try {
     // once eagerly, with nothing live: libraries load and handles are made outside the capture
     stream.fill(buffers.staging, 0, detail::staging_layout{key.rows, key.tokens}.bytes());
@@ -162,6 +163,8 @@ void step_executor::state::capture_one(const step_key& key, const step_definitio
     throw;
   } catch (const std::exception& cause) {
     throw capture_error(message("capture of ", to_string(key), ": ", cause.what()));
+  } catch (...) {
+    throw capture_error(message("capture of ", to_string(key), ": the body threw no std::exception"));
   }
 }
 

@@ -20,6 +20,9 @@ void step_executor::state::allocate(const kv_layout& layout) {
                              .own_requests = !options.requests,
                              .own_kv = !options.kv_cache};
   if (sizes.kv_pages == 0) sizes.kv_pages = limits.max_requests * sizes.page_columns + 1;
+  // a slot is an int32
+  STEPGRAPH_EXPECTS(sizes.kv_pages <= INT32_MAX >> page_shift, "step_limits: ", sizes.kv_pages, " pages of ",
+                    limits.page_size, " tokens are more than 2^31 slots; set kv_pages");
   for (const step_definition& step : steps)
     if (step.scratch_bytes)
       for (const int rows : row_buckets.sizes())
@@ -33,6 +36,9 @@ void step_executor::state::allocate(const kv_layout& layout) {
   if (options.requests) {
     const adopted_requests& adopted = *options.requests;
     source = adopted.source;
+    if (source.pool_pages == 0) source.pool_pages = limits.kv_pages;
+    STEPGRAPH_EXPECTS(source.pool_pages <= limits.kv_pages, "step_executor: the adopted request table names ",
+                      source.pool_pages, " pages, the KV cache has ", limits.kv_pages);
     buffers.state = {
         .pages = const_cast<std::int32_t*>(source.table),  // never written: no patches are staged
         .page_stride = source.row_stride,
@@ -66,8 +72,9 @@ void step_executor::state::allocate(const kv_layout& layout) {
   faults = pinned_block.view(pinned_fault).data();
   *faults = {};
   for (int i = 0; i < limits.in_flight; ++i) {
-    slots.push_back({.done = event(where), .requests = {}});
+    slots.push_back({.done = event(where), .requests = {}, .growth = {}});
     slots.back().requests.reserve(limits.max_rows);
+    slots.back().growth.reserve(limits.max_rows);
   }
 
   // nothing is live yet: no pages, no lengths, and a sink page that holds zeros

@@ -1,11 +1,13 @@
 #include <algorithm>
+#include <utility>
 
 #include "runtime/executor_state.hpp"
 
 namespace stepgraph {
 
-/// Refuses rows that cannot be, and says how many pages the others need. Changes nothing.
-std::int64_t step_executor::state::check_rows(step_kind kind, std::span<const step_row> rows) {
+/// Refuses rows that cannot be, and says what running the others takes. Changes nothing.
+step_executor::state::plan step_executor::state::check_rows(step_kind kind, std::span<const step_row> rows,
+                                                            int variant) {
   STEPGRAPH_EXPECTS(static_cast<int>(rows.size()) <= limits.max_rows, "step_executor: ", rows.size(),
                     " rows are over max_rows ", limits.max_rows);
   const bool verify = kind == step_kind::target_verify;
@@ -44,9 +46,9 @@ std::int64_t step_executor::state::check_rows(step_kind kind, std::span<const st
     pages += std::max<std::int64_t>(0, requests->pages_needed(row.request, row.tokens));
   }
   if (is_ragged(kind))
-    STEPGRAPH_EXPECTS(tokens <= token_buckets.largest(), "step_executor: ", tokens,
-                      " tokens are over max_step_tokens ", token_buckets.largest());
-  return pages;
+    STEPGRAPH_EXPECTS(tokens <= limits.max_step_tokens, "step_executor: ", tokens,
+                      " tokens are over max_step_tokens ", limits.max_step_tokens);
+  return {key_for(kind, static_cast<int>(rows.size()), static_cast<int>(tokens), variant), pages};
 }
 
 /// True if `needed` pages are free, taking back what steps known to be done have released.
@@ -73,9 +75,8 @@ std::optional<int> step_executor::state::take_slot(when_full full) {
 }
 
 /// The staging slot for a step that may run now; nothing if it would block.
-std::optional<int> step_executor::state::admit(step_kind kind, std::span<const step_row> rows,
-                                               when_full full) {
-  const std::int64_t pages = check_rows(kind, rows);
+std::optional<int> step_executor::state::admit(const plan& wanted, when_full full) {
+  const std::int64_t pages = wanted.pages;
   if (requests && !reclaim(pages)) {
     page_allocator& pool = requests->pages();
     if (pool.free_pages() + pool.waiting_pages() < pages)
@@ -99,6 +100,7 @@ void step_executor::state::stage(const step_key& key, std::span<const step_row> 
   std::int32_t* token = at(layout.token_ids());
   auto* const patches = reinterpret_cast<page_patch*>(block + layout.patches());
   int patch_count = 0;
+  slots[slot].growth.clear();
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const step_row& row = rows[r];
     at(layout.requests())[r] = row.request;
@@ -109,7 +111,9 @@ void step_executor::state::stage(const step_key& key, std::span<const step_row> 
     const int known = static_cast<int>(row.token_ids.size());
     for (int j = 0; j < row.tokens - known; ++j) *token++ = -1;
     for (int j = 0; j < known; ++j) *token++ = row.token_ids[j];
-    if (requests) patch_count += requests->grow(row.request, row.tokens, patches + patch_count);
+    if (!requests) continue;
+    slots[slot].growth.push_back(requests->state_of(row.request));
+    patch_count += requests->grow(row.request, row.tokens, patches + patch_count);
   }
   *reinterpret_cast<staged_header*>(block) = {.live_rows = static_cast<std::int32_t>(rows.size()),
                                               .patches = patch_count,
@@ -130,21 +134,14 @@ void step_executor::state::count(bucket_statistics& counted, const step_key& key
   }
 }
 
-step_ticket step_executor::state::finish(const step_key& key, std::span<const step_row> rows, int slot,
-                                         bool eager) {
-  slots[slot].done.record(stream);
-  slots[slot].sequence = ++sequence;
-  slots[slot].requests.clear();
-  for (const step_row& row : rows) {
-    slots[slot].requests.push_back(row.request);
-    if (requests) requests->note_step(row.request, sequence);
-  }
-  if (eager) {
-    ++statistics.eager_steps;
-  } else {
-    count(statistics.buckets[captures.at(key).statistics], key, rows);
-  }
-  return {.sequence = sequence, .rows = static_cast<int>(rows.size())};
+/// The slot that holds the results of `ticket`.
+int step_executor::state::slot_of(step_ticket ticket) const {
+  STEPGRAPH_EXPECTS(ticket.executor == id, "step_executor: a ticket of another executor, or of none");
+  const int index = static_cast<int>(ticket.sequence % slots.size());
+  STEPGRAPH_EXPECTS(slots[index].sequence == ticket.sequence, "step_executor: the results of step ",
+                    ticket.sequence, " have been overwritten by step ", slots[index].sequence,
+                    "; wait within ", slots.size(), " steps");
+  return index;
 }
 
 }  // namespace stepgraph

@@ -11,12 +11,12 @@
 
 namespace stepgraph {
 
-/// Refuses a second thread while the first is inside.
+/// Refuses a call while another is inside.
 class one_thread {
  public:
   explicit one_thread(std::atomic<bool>& busy) : busy_(busy) {
     STEPGRAPH_EXPECTS(!busy_.exchange(true, std::memory_order_acquire),
-                      "step_executor: called from a second thread while the first is inside");
+                      "step_executor: called while a call is inside, from a second thread or from a body");
   }
   ~one_thread() { busy_.store(false, std::memory_order_release); }
   one_thread(const one_thread&) = delete;
@@ -35,9 +35,12 @@ struct step_executor::state {
   struct slot {
     event done;
     std::uint64_t sequence = 0;        // of the step that used it last, 0: none
-    std::vector<request_id> requests;  // of that step's rows
+    int rows = 0;                      // of that step
+    std::vector<request_id> requests;  // of those rows
+    std::vector<line_growth> growth;   // what staging it changed, to be taken back if it is not launched
   };
 
+  std::uint64_t id = next_executor_id();  // tells tickets of this executor from another's
   device where;
   step_limits limits;
   std::vector<step_definition> steps;
@@ -66,6 +69,11 @@ struct step_executor::state {
   executor_statistics statistics;
   std::atomic<bool> busy = false;
 
+  static std::uint64_t next_executor_id() {
+    static std::atomic<std::uint64_t> last = 0;
+    return ++last;
+  }
+
   state(device where, const step_limits& limits, std::vector<step_definition> steps, executor_options options)
       : where(where),
         limits(limits),
@@ -76,6 +84,13 @@ struct step_executor::state {
             this->options.token_buckets.value_or(bucket_policy::powers_of_two(limits.max_step_tokens))),
         stream(make_stream()),
         page_shift(std::countr_zero(static_cast<unsigned>(limits.page_size))) {}
+
+  ~state() {
+    try {
+      stream.synchronize();  // steps in flight use what is about to be freed
+    } catch (...) {          // a destructor never throws; after a lost device nothing is in flight
+    }
+  }
 
   stream_ref make_stream() {
     if (options.stream) return *options.stream;
@@ -102,13 +117,52 @@ struct step_executor::state {
   void capture_one(const step_key& key, const step_definition& step);
 
   // executor_plan.cpp: what the host does for one step
-  std::int64_t check_rows(step_kind kind, std::span<const step_row> rows);
+  struct plan {
+    step_key key;
+    std::int64_t pages;  // that the step takes from the pool
+  };
+  plan check_rows(step_kind kind, std::span<const step_row> rows, int variant);
   bool reclaim(std::int64_t pages_needed);
   std::optional<int> take_slot(when_full full);
-  std::optional<int> admit(step_kind kind, std::span<const step_row> rows, when_full full);
+  std::optional<int> admit(const plan& wanted, when_full full);
   void stage(const step_key& key, std::span<const step_row> rows, int slot);
-  step_ticket finish(const step_key& key, std::span<const step_row> rows, int slot, bool eager);
+  template <class Launch>
+  step_ticket run(const step_key& key, std::span<const step_row> rows, int slot, Launch&& launch);
+  int slot_of(step_ticket ticket) const;
   void count(bucket_statistics& counted, const step_key& key, std::span<const step_row> rows);
 };
+
+/// Stages the rows, runs `launch`, and notes the step. If `launch` throws, no request has changed: pages are given
+/// back behind this step's fence, for part of it may be under way.
+template <class Launch>
+step_ticket step_executor::state::run(const step_key& key, std::span<const step_row> rows, int index,
+                                      Launch&& launch) {
+  detail::refuse_in_capture("a step");
+  STEPGRAPH_EXPECTS(!stream.is_capturing(),
+                    "step_executor: a step cannot be launched while its stream captures");
+  slot& used = slots[index];
+  used.sequence = ++sequence;
+  try {
+    stage(key, rows, index);
+    launch();
+  } catch (...) {
+    used.rows = 0;
+    if (requests)
+      for (const line_growth& each : used.growth) requests->shrink(each, sequence);
+    try {
+      used.done.record(stream);
+    } catch (...) {  // a lost device: the first cause is the one to tell
+    }
+    throw;
+  }
+  used.done.record(stream);
+  used.rows = static_cast<int>(rows.size());
+  used.requests.clear();
+  for (const step_row& row : rows) {
+    used.requests.push_back(row.request);
+    if (requests) requests->note_step(row.request, sequence, row.tokens);
+  }
+  return {.executor = id, .sequence = sequence};
+}
 
 }  // namespace stepgraph

@@ -18,9 +18,10 @@ struct kv_cache_view {
 };
 
 /// Bytes of one page of one layer, keys and values.
-inline std::size_t kv_page_bytes(const kv_layout& layout, int page_size) {
-  return std::size_t{2} * page_size * layout.kv_heads * layout.head_size * size_of(layout.type);
-}
+std::size_t kv_page_bytes(const kv_layout& layout, int page_size);
+
+/// Bytes of all pages of all layers. Throws `invalid_argument` if they do not fit in 62 bits.
+std::size_t kv_cache_bytes(const kv_layout& layout, int page_size, std::int64_t pages);
 
 /// Lays `layout` out in `block`: per layer all pages of keys, then all pages of values, [page, token, head,
 /// element].

@@ -11,7 +11,10 @@ request_table::request_table(int requests, std::int64_t max_context, int page_sh
 }
 
 request_id request_table::open() {
-  const auto free = std::ranges::find(lines_, false, &line::open);
+  // the line after the one opened last comes first, so that a stale id does not name a new owner at once
+  const auto start = lines_.begin() + next_;
+  auto free = std::find_if(start, lines_.end(), [](const line& each) { return !each.open; });
+  if (free == lines_.end()) free = std::ranges::find(lines_, false, &line::open);
   STEPGRAPH_EXPECTS(free != lines_.end(), "request_table: all ", lines_.size(),
                     " requests are taken; close one, or raise max_requests");
   free->open = true;
@@ -19,7 +22,9 @@ request_id request_table::open() {
   free->length_bound = 0;
   free->last_step = 0;
   ++open_;
-  return static_cast<request_id>(free - lines_.begin());
+  const auto opened = static_cast<request_id>(free - lines_.begin());
+  next_ = (opened + 1) % static_cast<request_id>(lines_.size());
+  return opened;
 }
 
 void request_table::close(request_id request, std::uint64_t fence) {
@@ -51,8 +56,14 @@ int request_table::grow(request_id request, std::int64_t tokens, page_patch* pat
     grown.pages.push_back(page);
   }
   grown.length_bound += tokens;
-  if (tokens > 0) grown.fresh = false;
   return count;
+}
+
+void request_table::shrink(const line_growth& before, std::uint64_t fence) {
+  line& shrunk = lines_[before.request];
+  pages_.release(std::span(shrunk.pages).subspan(before.pages), fence);
+  shrunk.pages.resize(before.pages);
+  shrunk.length_bound = before.length_bound;
 }
 
 }  // namespace stepgraph

@@ -11,6 +11,13 @@ namespace stepgraph {
 /// A line of the request table, from `open` to `close`.
 using request_id = std::int32_t;
 
+/// Pages and length bound of a line before a step.
+struct line_growth {
+  request_id request;
+  std::size_t pages;
+  std::int64_t length_bound;
+};
+
 /// What the host knows of the requests: which lines are taken, their pages, and an upper bound of their
 /// lengths. The true lengths live on the device. Changes reach the device as patches that the next step
 /// carries.
@@ -37,8 +44,19 @@ class request_table {
   /// caller has checked the context limit and the free pages.
   int grow(request_id request, std::int64_t tokens, page_patch* patches);
 
-  /// The request takes part in step `sequence`.
-  void note_step(request_id request, std::uint64_t sequence) { lines_[request].last_step = sequence; }
+  /// What `request` has now, to come back to.
+  line_growth state_of(request_id request) const {
+    return {request, lines_[request].pages.size(), lines_[request].length_bound};
+  }
+
+  /// Takes growth since `before` back: the step was not launched. Its pages wait for step `fence`.
+  void shrink(const line_growth& before, std::uint64_t fence);
+
+  /// The request takes part in step `sequence` with `tokens` tokens.
+  void note_step(request_id request, std::uint64_t sequence, std::int64_t tokens) {
+    lines_[request].last_step = sequence;
+    if (tokens > 0) lines_[request].fresh = false;
+  }
 
   /// Step `sequence` is done and left the request with `length` tokens: the bound is exact again, unless a
   /// later step has been launched or the line is another request's by now.
@@ -67,6 +85,7 @@ class request_table {
   std::vector<line> lines_;
   page_allocator pages_;
   int open_ = 0;
+  request_id next_ = 0;  // where `open` begins to look
 };
 
 }  // namespace stepgraph

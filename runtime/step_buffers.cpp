@@ -41,8 +41,7 @@ arena carve(const step_limits& limits, const kv_layout& layout, const buffer_siz
   const auto state_lens = plan.add<std::int32_t>("request_seq_lens", sizes.own_requests ? requests : 0);
   const auto last_token = plan.add<std::int32_t>("request_last_token", sizes.own_requests ? requests : 0);
   const auto kv = plan.add<std::byte>(
-      "kv_cache",
-      sizes.own_kv ? kv_page_bytes(layout, limits.page_size) * sizes.kv_pages * layout.layers : 0);
+      "kv_cache", sizes.own_kv ? kv_cache_bytes(layout, limits.page_size, sizes.kv_pages) : 0);
 
   arena made(std::move(plan), memory, budget);
   buffers.live_rows = made.view(live_rows).data();

@@ -17,14 +17,23 @@ void check(const step_limits& limits, const kv_layout& layout) {
                     limits.max_requests);
   STEPGRAPH_EXPECTS(limits.max_context > 0 && limits.max_context <= INT32_MAX,
                     "step_limits: max_context must be in [1, 2^31), got ", limits.max_context);
-  STEPGRAPH_EXPECTS(std::has_single_bit(static_cast<unsigned>(limits.page_size)) && limits.page_size <= 1024,
+  STEPGRAPH_EXPECTS(limits.page_size > 0 && std::has_single_bit(static_cast<unsigned>(limits.page_size)) &&
+                        limits.page_size <= 1024,
                     "step_limits: page_size must be a power of two from 1 to 1024, got ", limits.page_size);
+  STEPGRAPH_EXPECTS(limits.kv_pages >= 0, "step_limits: kv_pages must not be negative, got ",
+                    limits.kv_pages);
+  STEPGRAPH_EXPECTS(limits.max_draft_tokens >= 0 && limits.max_draft_tokens < 64,
+                    "step_limits: max_draft_tokens must be in [0, 63], got ", limits.max_draft_tokens);
+  STEPGRAPH_EXPECTS(limits.max_context <= INT32_MAX / limits.max_rows, "step_limits: ", limits.max_rows,
+                    " rows of ", limits.max_context, " tokens overflow the int32 prefix sums cu_seqlens_k");
   STEPGRAPH_EXPECTS(limits.vocab_size > 0, "step_limits: vocab_size must be positive, got ",
                     limits.vocab_size);
   STEPGRAPH_EXPECTS(limits.in_flight > 0, "step_limits: in_flight must be positive, got ", limits.in_flight);
-  STEPGRAPH_EXPECTS(layout.layers > 0 && layout.kv_heads > 0 && layout.head_size > 0,
-                    "kv_layout: layers, kv_heads and head_size must be positive, got ", layout.layers, ", ",
-                    layout.kv_heads, " and ", layout.head_size);
+  constexpr int most = 1 << 16;
+  const auto fits = [](int number) { return number > 0 && number <= most; };
+  STEPGRAPH_EXPECTS(fits(layout.layers) && fits(layout.kv_heads) && fits(layout.head_size),
+                    "kv_layout: layers, kv_heads and head_size must be in [1, ", most, "], got ",
+                    layout.layers, ", ", layout.kv_heads, " and ", layout.head_size);
 }
 
 /// Refuses what is adopted unless it fits the limits.
@@ -48,8 +57,20 @@ void check(device where, const step_limits& limits, const kv_layout& layout,
                       ", not ", layout.layers, " of ", layout.kv_heads, " x ", layout.head_size, " ",
                       to_string(layout.type));
   }
+  if (options.kv_cache)
+    for (const kv_pages_view& layer : options.kv_cache->layers)
+      STEPGRAPH_EXPECTS(
+          layer.keys && layer.values && layer.pages > 0 &&
+              layer.pages == options.kv_cache->layers.front().pages &&
+              (limits.kv_pages == 0 || limits.kv_pages == layer.pages),
+          "step_executor: every layer of the adopted KV cache must have keys, values and the same ",
+          "number of pages, and kv_pages be that or 0; got ", layer.pages, " pages in a layer, ",
+          options.kv_cache->layers.front().pages, " in the first, kv_pages ", limits.kv_pages);
   if (options.requests) {
     const page_source& source = options.requests->source;
+    STEPGRAPH_EXPECTS(source.requests > 0 && source.row_stride >= source.columns,
+                      "step_executor: the adopted request table has ", source.requests,
+                      " requests and rows of ", source.columns, " columns ", source.row_stride, " apart");
     STEPGRAPH_EXPECTS(source.table && options.requests->seq_lens && options.requests->last_token,
                       "step_executor: the adopted request table has a null pointer");
     STEPGRAPH_EXPECTS(source.page_shift == page_shift,
@@ -86,16 +107,9 @@ step_executor::step_executor(device where, const step_limits& limits, const kv_l
   state_->allocate(layout);
 }
 
+step_executor::~step_executor() = default;
 step_executor::step_executor(step_executor&&) noexcept = default;
 step_executor& step_executor::operator=(step_executor&&) noexcept = default;
-
-step_executor::~step_executor() {
-  if (!state_ || state_->sequence == 0) return;
-  try {
-    state_->stream.synchronize();  // steps in flight use what is about to be freed
-  } catch (...) {                  // a destructor never throws; after a lost device nothing is in flight
-  }
-}
 
 std::span<const capture_report> step_executor::captures() const {
   return state_->reports;
@@ -118,72 +132,66 @@ std::optional<step_ticket> step_executor::replay(step_kind kind, std::span<const
   const one_thread guard(state_->busy);
   const nvtx_range range("stepgraph replay");
   state& s = *state_;
-  int tokens = 0;
-  for (const step_row& row : rows) tokens += row.tokens;
-  const std::optional<int> slot = s.admit(kind, rows, full);
+  const state::plan wanted = s.check_rows(kind, rows, variant);
+  const auto found = s.captures.find(wanted.key);
+  STEPGRAPH_EXPECTS(
+      found != s.captures.end(), "step_executor: no capture for ", to_string(wanted.key),
+      s.captures.empty() ? "; call capture() first" : "; is its kind and variant among the steps?");
+  const std::optional<int> slot = s.admit(wanted, full);
   if (!slot) {
     ++s.statistics.would_block;
     return std::nullopt;
   }
-  const step_key key = s.key_for(kind, static_cast<int>(rows.size()), tokens, variant);
-  const auto found = s.captures.find(key);
-  STEPGRAPH_EXPECTS(
-      found != s.captures.end(), "step_executor: no capture for ", to_string(key),
-      s.captures.empty() ? "; call capture() first" : "; is its kind and variant among the steps?");
-  s.stage(key, rows, *slot);
-  found->second.exec.launch(s.stream);
-  return s.finish(key, rows, *slot, false);
+  const step_ticket ticket = s.run(wanted.key, rows, *slot, [&] { found->second.exec.launch(s.stream); });
+  s.count(s.statistics.buckets[found->second.statistics], wanted.key, rows);
+  return ticket;
 }
 
 step_ticket step_executor::run_eager(step_kind kind, std::span<const step_row> rows, int variant) {
   const one_thread guard(state_->busy);
   state& s = *state_;
-  int tokens = 0;
-  for (const step_row& row : rows) tokens += row.tokens;
   const step_definition& step = s.definition(kind, variant);
-  const int slot = *s.admit(kind, rows, when_full::wait);
-  const step_key key = s.key_for(kind, static_cast<int>(rows.size()), tokens, variant);
-  s.stage(key, rows, slot);
-  s.enqueue(key, step);
-  return s.finish(key, rows, slot, true);
+  const state::plan wanted = s.check_rows(kind, rows, variant);
+  const int slot = *s.admit(wanted, when_full::wait);
+  const step_ticket ticket = s.run(wanted.key, rows, slot, [&] { s.enqueue(wanted.key, step); });
+  ++s.statistics.eager_steps;
+  return ticket;
 }
 
 bool step_executor::ready(step_ticket ticket) const {
   const state& s = *state_;
-  return ticket.sequence <= s.completed || s.slots[ticket.sequence % s.slots.size()].done.query();
+  return ticket.sequence <= s.completed || s.slots[s.slot_of(ticket)].done.query();
 }
 
 std::span<const row_result> step_executor::wait(step_ticket ticket) {
   const one_thread guard(state_->busy);
   state& s = *state_;
-  const int index = static_cast<int>(ticket.sequence % s.slots.size());
+  const int index = s.slot_of(ticket);
   state::slot& slot = s.slots[index];
-  STEPGRAPH_EXPECTS(ticket.sequence > 0 && slot.sequence == ticket.sequence, "step_executor::wait: step ",
-                    ticket.sequence, " has been overwritten by step ", slot.sequence, "; wait within ",
-                    s.slots.size(), " steps");
   if (ticket.sequence > s.completed) {
     if (!slot.done.query()) slot.done.synchronize();
     s.completed = ticket.sequence;
   }
+  const std::span<const row_result> results(s.results_of(index), static_cast<std::size_t>(slot.rows));
   if (s.requests)
-    for (int row = 0; row < ticket.rows; ++row)
-      s.requests->settle(slot.requests[row], ticket.sequence, s.results_of(index)[row].length);
-  return {s.results_of(index), static_cast<std::size_t>(ticket.rows)};
+    for (std::size_t row = 0; row < results.size(); ++row)
+      s.requests->settle(slot.requests[row], ticket.sequence, results[row].length);
+  return results;
 }
 
 std::span<const std::int32_t> step_executor::emitted(step_ticket ticket, int row) {
   const std::span<const row_result> results = wait(ticket);
-  STEPGRAPH_EXPECTS(row >= 0 && row < ticket.rows, "step_executor::emitted: row ", row, " of ", ticket.rows);
+  STEPGRAPH_EXPECTS(row >= 0 && row < std::ssize(results), "step_executor::emitted: row ", row, " of ",
+                    results.size());
   const state& s = *state_;
-  const std::size_t line = static_cast<std::size_t>(&results[row] - s.results.data());
+  const auto line = static_cast<std::size_t>(&results[row] - s.results.data());
   const auto count = static_cast<std::size_t>(results[row].count);
   return s.result_tokens.subspan(line * s.buffers.accepted.stride, count);
 }
 
 std::optional<fault_record> step_executor::fault() const {
-  const fault_record& record = *state_->faults;
-  if (*const_cast<const volatile std::int32_t*>(&record.status) == 0) return std::nullopt;
-  return record;
+  if (__atomic_load_n(&state_->faults->status, __ATOMIC_ACQUIRE) == 0) return std::nullopt;
+  return *state_->faults;
 }
 
 void step_executor::reset_fault() {

@@ -63,8 +63,8 @@ struct step_row {
 
 /// Names a step whose results are on their way.
 struct step_ticket {
+  std::uint64_t executor = 0;
   std::uint64_t sequence = 0;
-  int rows = 0;
 };
 
 /// What to do when all staging buffers are in flight.
@@ -72,8 +72,9 @@ enum class when_full { would_block, wait };
 
 /// Captures an embedder's steps once per bucket at the maximum context width, and replays them at any length.
 ///
-/// One stream, one thread: a second thread that calls in is refused. `replay` neither allocates nor
-/// synchronises, makes one small copy and one graph launch, and returns at once.
+/// One stream, one thread: a call while another is inside is refused. `replay` neither allocates nor
+/// synchronises, makes one small copy and one graph launch, and returns at once; only where all staging is in
+/// flight, or pages wait for a step in flight, does it wait, if asked to.
 class step_executor {
  public:
   /// Carves everything from one block. Throws `out_of_memory` with the bytes needed and the largest carvings,

@@ -16,7 +16,14 @@ const char* to_string(step_kind kind) noexcept {
 }
 
 bool is_ragged(step_kind kind) noexcept {
-  return kind != step_kind::decode;
+  switch (kind) {
+    case step_kind::decode:
+      return false;
+    case step_kind::extend:
+    case step_kind::target_verify:
+      return true;
+  }
+  return true;
 }
 
 std::string to_string(const step_key& key) {

@@ -39,7 +39,7 @@ struct step_epilogue_op {
   STEPGRAPH_HD void advance(int row, std::int32_t length, std::int32_t token) const {
     const std::int32_t request = p.requests[row];
     p.state.seq_lens[request] = length;
-    if (token >= 0) p.state.last_token[request] = token;
+    p.state.last_token[request] = token;  // negative too: an older token must not be fed again
   }
 
   /// A row that emits one token at most.

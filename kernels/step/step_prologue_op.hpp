@@ -67,6 +67,11 @@ struct step_prologue_op {
         static_cast<std::int32_t>(clamp_reported(count, 0, p.inputs.max_query_count, p.inputs.faults,
                                                  op_id::step_prologue, row, row_status::query_count_clamped));
     const std::int32_t known = live ? p.staged_lengths[row] : 0;
+    if (live && known >= 0) {
+      // a line begins anew: nothing of its former owner may be taken for its own, even if this step fails
+      p.state.seq_lens[request] = known;
+      p.state.last_token[request] = -1;
+    }
     p.requests[row] = request;
     p.query_counts[row] = clamped;
     p.seq_lens[row] = known >= 0 ? known : p.state.seq_lens[request];

@@ -173,7 +173,7 @@ tokens decode(watched& by, llama::step_mode mode, const tokens& prompt, int coun
 
 /// What a scheduler makes of `prompt` alone.
 tokens text_alone(watched& by, const tokens& prompt, int count) {
-  llama::scheduler loop(by.executor, -1);
+  llama::scheduler loop(by.executor, {});
   llama::conversation talk{.prompt = prompt, .max_tokens = count};
   loop.add(talk);
   while (loop.step()) {
@@ -235,7 +235,7 @@ TEST_CASE("model: prompts that join and leave a batch get the text that they get
   // each joins some steps after the one before it, and they leave in another order
   const std::size_t count = std::max<std::size_t>(question_count(), 2);
   std::vector<llama::conversation> talks(count);
-  llama::scheduler loop(together.executor, -1);
+  llama::scheduler loop(together.executor, {});
   std::size_t joined = 0;
   while (joined < count || std::ranges::any_of(talks, [](const llama::conversation& talk) {
            return talk.stopped == llama::stop_reason::none;

@@ -3,7 +3,7 @@
 
 Both read the same tokens, prompt and stepgraph's own greedy continuation, so that one near-tie does not end the comparison;
 besides, transformers generates alone and the two texts are compared. A difference passes only as a near-tie: the gap between
-the two tokens must be below --tie times the root mean square of the logits, in both implementations. Leaves with 1 if a
+the two tokens must be below a bound times the root mean square of the logits, in both implementations. Leaves with 1 if a
 bound is broken.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import peer
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
 try:
     import gguf  # noqa: F401, transformers reads the file with it
     import torch
@@ -85,6 +86,7 @@ def main():
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
 
     path = Path(arguments.model).resolve()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -84,7 +85,10 @@ def report(arguments, peer, versions, **figures):
 
 def save(arguments, figures):
     if arguments.out:
-        arguments.out.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(figures, indent=1, ensure_ascii=False)
+        # a list of numbers on one line
+        text = re.sub(r"\[\s+([-+.e\d,\s]+?)\s+\]", lambda numbers: "[" + " ".join(numbers[1].split()) + "]", text)
+        arguments.out.write_text(text + "\n")
 
 
 def table(heads, rows):

@@ -27,7 +27,7 @@ llama::drafter noisy(const std::map<text, text>& texts, int vocab, std::uint64_t
       const std::size_t count = std::min(wanted, answer.size() - std::min(generated, answer.size()));
       for (std::size_t i = 0; i < count; ++i)
         drafts[i] =
-            random->one_in(4) ? static_cast<std::int32_t>(random->below(vocab)) : answer[generated + i];
+            random->one_in(12) ? static_cast<std::int32_t>(random->below(vocab)) : answer[generated + i];
       return static_cast<int>(count);
     }
     return 0;

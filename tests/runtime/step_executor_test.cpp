@@ -7,6 +7,7 @@
 
 #include "graphs/counters.hpp"
 #include "graphs/error.hpp"
+#include "graphs/graph.hpp"
 #include "tests/allocation_counter.hpp"
 #include "tests/device_vector.hpp"
 #include "tests/test_device.hpp"
@@ -202,7 +203,7 @@ TEST_CASE("results are valid for in_flight steps, then their ticket is refused")
   const std::vector<std::int32_t> token{1};
   const step_ticket old = *executor.replay(step_kind::decode, std::vector{first(a, token)});
   for (int i = 0; i < 4; ++i) executor.replay(step_kind::decode, std::vector{first(a, token)});
-  CHECK_THROWS_WITH_AS(executor.wait(old), doctest::Contains("overwritten"), invalid_argument);
+  CHECK_THROWS_WITH_AS(executor.wait(old), doctest::Contains("overwritten by step 5"), invalid_argument);
 }
 
 TEST_CASE("memory-budget: limits over the budget are refused with the bytes needed and there") {
@@ -228,6 +229,11 @@ TEST_CASE("limits that cannot be are refused by name") {
   refused([](step_limits& l) { l.max_context = 0; }, "max_context");
   refused([](step_limits& l) { l.vocab_size = 0; }, "vocab_size");
   refused([](step_limits& l) { l.in_flight = 0; }, "in_flight");
+  refused([](step_limits& l) { l.kv_pages = -1; }, "kv_pages");
+  refused([](step_limits& l) { l.kv_pages = INT32_MAX; }, "more than 2^31 slots");
+  refused([](step_limits& l) { l.max_context = INT32_MAX; }, "overflow the int32 prefix sums");
+  refused([](step_limits& l) { l.page_size = INT32_MIN; }, "page_size");
+  refused([](step_limits& l) { l.max_draft_tokens = 64; }, "max_draft_tokens");
   CHECK_THROWS_WITH_AS(step_executor(test_device(), small_limits(), layout, {filling(1), filling(2)}),
                        doctest::Contains("two steps of kind decode, variant 0"), invalid_argument);
   CHECK_THROWS_WITH_AS(step_executor(test_device(), small_limits(), layout, {}),
@@ -353,7 +359,7 @@ TEST_CASE("one executor called from two threads is refused, not corrupted") {
   step_executor executor(test_device(), small_limits(), layout, {step});
   inside = &executor;
   executor.capture();
-  CHECK(refusal.find("second thread") != std::string::npos);
+  CHECK(refusal.find("while a call is inside") != std::string::npos);
 }
 
 TEST_CASE("statistics tell live from captured pages, per bucket") {
@@ -370,4 +376,103 @@ TEST_CASE("statistics tell live from captured pages, per bucket") {
   CHECK(total.captured_pages == (4 + 1) * 16);
   for (const bucket_statistics& each : executor.statistics().buckets)
     CHECK(each.replays == (each.key.rows == 2 ? 0u : 1u));
+}
+
+TEST_CASE("a line's new owner starts afresh even if its first step fails") {
+  // the body of a first step throws, eagerly, after the prologue; the line was another request's before
+  bool fail = false;
+  step_definition step = filling(0, step_kind::extend);
+  step.body = [&, body = step.body](const step_context& context) {
+    if (fail) throw std::runtime_error("the body failed");
+    body(context);
+  };
+  step_limits limits = small_limits();
+  limits.max_requests = 1;
+  step_executor executor(test_device(), limits, layout, {step});
+  executor.capture();
+  const std::vector<std::int32_t> eight(8, 1), two(2, 1), one(1, 1);
+  const request_id a = executor.open();
+  CHECK(executor.wait(*executor.replay(step_kind::extend, std::vector{first(a, eight)}))[0].length == 8);
+  executor.close(a);
+  const request_id b = executor.open();
+  const std::int64_t pages = executor.free_pages();
+  fail = true;
+  CHECK_THROWS_WITH_AS(executor.run_eager(step_kind::extend, std::vector{first(b, two)}), "the body failed",
+                       std::runtime_error);
+  fail = false;
+  CHECK(executor.length_bound(b) == 0);
+  CHECK_THROWS_WITH_AS(executor.replay(step_kind::extend, std::vector{step_row{.request = b}}),
+                       doctest::Contains("has no token yet"), invalid_argument);
+  CHECK(executor.wait(*executor.replay(step_kind::extend, std::vector{first(b, one)}))[0].length == 1);
+  CHECK(executor.free_pages() >= pages - 1);
+}
+
+TEST_CASE("a step that samples nothing leaves no token behind to be fed again") {
+  step_executor executor(test_device(), small_limits(), layout,
+                         {filling(0xff), filling(0, step_kind::decode, 1)});
+  executor.capture();
+  const request_id request = executor.open();
+  const std::vector<std::int32_t> token{42};
+  executor.wait(*executor.replay(step_kind::decode, std::vector{first(request, token)}, 1));
+  CHECK(executor.wait(*executor.replay(step_kind::decode, std::vector{step_row{.request = request}}))[0]
+            .token == -1);
+  const auto results =
+      executor.wait(*executor.replay(step_kind::decode, std::vector{step_row{.request = request}}));
+  CHECK(results[0].status == static_cast<std::int32_t>(row_status::token_out_of_range));
+}
+
+TEST_CASE("tickets of another executor, of none, and of steps not launched are refused") {
+  step_executor one(test_device(), small_limits(), layout, {filling(0)});
+  step_executor other(test_device(), small_limits(), layout, {filling(0)});
+  one.capture();
+  const request_id request = one.open();
+  const std::vector<std::int32_t> token{1};
+  step_ticket ticket = *one.replay(step_kind::decode, std::vector{first(request, token)});
+  CHECK_THROWS_WITH_AS(other.wait(ticket), doctest::Contains("another executor"), invalid_argument);
+  CHECK_THROWS_WITH_AS(one.wait({}), doctest::Contains("or of none"), invalid_argument);
+  one.wait(ticket);
+  ticket.sequence += 1;
+  CHECK_THROWS_AS(one.ready(ticket), invalid_argument);
+}
+
+TEST_CASE("a step cannot be launched inside a capture") {
+  step_executor executor(test_device(), small_limits(), layout, {filling(0)});
+  executor.capture();
+  const request_id request = executor.open();
+  const std::vector<std::int32_t> token{1};
+  CHECK_THROWS_AS(
+      capture(executor.stream(),
+              [&](stream_ref) { executor.replay(step_kind::decode, std::vector{first(request, token)}); }),
+      capture_error);
+  CHECK(executor.length_bound(request) == 0);
+  CHECK(executor.wait(*executor.replay(step_kind::decode, std::vector{first(request, token)}))[0].length ==
+        1);
+}
+
+TEST_CASE("an adopted table's pages are bounded by the KV cache, and what does not fit it is refused") {
+  const stream mine(test_device());
+  const device_vector<std::int32_t> pages(mine, 64, 1000000), zeros(mine, 1, 0);
+  adopted_requests adopted{.source = {.table = pages.data(),
+                                      .row_stride = 64,
+                                      .requests = 1,
+                                      .columns = 64,
+                                      .page_shift = 2,
+                                      .page_granular = true},
+                           .seq_lens = zeros.data(),
+                           .last_token = zeros.data()};
+  const std::vector<std::int32_t> token{1};
+  {
+    step_executor executor(test_device(), small_limits(), layout, {filling(0)}, {.requests = adopted});
+    executor.capture();
+    const auto results = executor.wait(*executor.replay(step_kind::decode, std::vector{first(0, token)}));
+    CHECK(results[0].status == static_cast<std::int32_t>(row_status::slot_out_of_range));
+  }
+  adopted.source.pool_pages = 100000000;
+  CHECK_THROWS_WITH_AS(
+      step_executor(test_device(), small_limits(), layout, {filling(0)}, {.requests = adopted}),
+      doctest::Contains("the KV cache has"), invalid_argument);
+  adopted.source.requests = -1;
+  CHECK_THROWS_WITH_AS(
+      step_executor(test_device(), small_limits(), layout, {filling(0)}, {.requests = adopted}),
+      doctest::Contains("-1 requests"), invalid_argument);
 }
