@@ -29,6 +29,8 @@ enum class row_status : std::int32_t {
   token_out_of_range = 5,    // a token id outside the vocabulary
   nan_logits = 6,            // a NaN among the row's logits
   live_rows_clamped = 7,     // n outside [0, B]
+  capacity_exceeded = 8,     // more entries than an output holds; those past it are dropped
+  start_clamped = 9,         // a start outside [0, len]
 };
 
 /// Which op reported.
@@ -41,6 +43,14 @@ enum class op_id : std::int32_t {
   greedy_sample = 5,
   step_epilogue = 6,
   embedding = 7,  // for embedders' own kernels that look tokens up
+  // metadata
+  draft_steps_metadata = 20,
+  dsa_metadata = 21,
+  compressed_metadata = 22,
+  spec_page_table = 23,
+  kv_indices = 24,
+  unified_kv_indices = 25,
+  kv_split_plan = 26,
 };
 
 const char* to_string(row_status status) noexcept;

@@ -54,16 +54,18 @@ struct row_lengths {
     return seq_lens[row] + delta + (delta_by_row ? delta_by_row[row] : 0);
   }
 
+  // note: n and the row's numbers are read together, not one after the other: a dead row's are there, but not used
   STEPGRAPH_HD std::int64_t length(int row) const {
-    if (row >= live()) return 0;
     const std::int64_t value = raw(row);
-    return value < 0 ? 0 : value > cap ? cap : value;
+    const std::int64_t kept = value < 0 ? 0 : value > cap ? cap : value;
+    return row < live() ? kept : 0;
   }
 
   /// The same, reporting a length that had to be clamped.
   STEPGRAPH_HD std::int64_t length_reported(int row, const fault_sink& faults, op_id op) const {
+    const std::int64_t value = raw(row);
     if (row >= live()) return 0;
-    return clamp_reported(raw(row), 0, cap, faults, op, row, row_status::length_clamped);
+    return clamp_reported(value, 0, cap, faults, op, row, row_status::length_clamped);
   }
 };
 
