@@ -42,12 +42,11 @@ struct repeated_entries {
 ///   value convert(x, entry)                    what column x becomes; may read maps, must not write
 ///   void store(x, value), store4(x, value[4])  to the output; the latter for x a multiple of 4
 ///   bool by_four() const                       whether store4 may be used
-/// `begin` is a multiple of 4.
-template <class Team, class In, class Out>
+/// `begin` is a multiple of 4; `in_flight` accesses of a thread are under way at a time.
+template <int in_flight = 4, class Team, class In, class Out>
 STEPGRAPH_HD void map_columns(Team& team, const In& in, Out& out, std::int32_t begin, std::int32_t end) {
 #if defined(__CUDA_ARCH__)
   using value = typename Out::value;
-  constexpr int in_flight = 4;
   const std::int32_t step = team.size();
   if (in.by_four() && out.by_four()) {
     const std::int32_t quads = end >> 2;

@@ -61,51 +61,99 @@ struct help_storage {
   std::int32_t first_tile[tile_threads];  // of the line, among the tiles of this round
 };
 
-/// The tiles of all lines past their heads, by index in their concatenation, shared out over the blocks. `mine` is
-/// the line of this thread's rank.
+/// Hands a block its tiles one after another: heads of its own lines, then its share of all tiles past the heads, by
+/// index in their concatenation. All threads of the block ask together and get the same answer.
 template <class Op>
-__device__ void help(const Op& op, block_team& team, typename Op::line mine, help_storage<Op>& shared) {
-  constexpr std::int32_t most = 2 * Op::tile_columns;
-  const int lines = op.lines();
-  const auto parts = static_cast<std::int32_t>(gridDim.y);
-  const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
-  std::int64_t tiles_before = 0;  // of the lines in earlier rounds of this loop
-  for (int base = 0; base < lines; base += tile_threads) {
-    const int index_of_mine = base + static_cast<int>(threadIdx.x);
-    if (base > 0) mine = index_of_mine < lines ? op.load(index_of_mine) : typename Op::line{};
-    const std::int64_t rest = mine.columns - std::int64_t{head_columns(mine.columns, parts, most)} * parts;
-    const auto tiles =
-        rest > 0 ? static_cast<std::int32_t>((rest + Op::tile_columns - 1) / Op::tile_columns) : 0;
-    if (!__syncthreads_or(tiles)) continue;
-    const host_team::sum sum = team.exclusive_sum(tiles);
-    shared.first_tile[threadIdx.x] = static_cast<std::int32_t>(sum.before);
-    shared.line[threadIdx.x] = mine;
-    __syncthreads();
-    // this block's share: the indices congruent to its number
-    std::int64_t index = std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
-    if (index < tiles_before) index += (tiles_before - index + blocks - 1) / blocks * blocks;
-    for (; index < tiles_before + sum.total; index += blocks) {
-      const auto wanted = static_cast<std::int32_t>(index - tiles_before);
-      int low = 0;  // the last line whose first tile is not past the wanted one
-#pragma unroll
-      for (int step = tile_threads / 2; step > 0; step /= 2)
-        if (shared.first_tile[low + step] <= wanted) low += step;
-      const typename Op::line line = shared.line[low];
-      const std::int64_t begin = std::int64_t{head_columns(line.columns, parts, most)} * parts +
-                                 std::int64_t{wanted - shared.first_tile[low]} * Op::tile_columns;
-      const std::int64_t end = begin + Op::tile_columns;
-      op.tile(team, base + low, line, static_cast<std::int32_t>(begin),
-              static_cast<std::int32_t>(end < line.columns ? end : line.columns));
+class tile_queue {
+ public:
+  /// `mine`: the line of this thread's rank, read early so that help need not wait for it.
+  __device__ tile_queue(const Op& op, block_team& team, help_storage<Op>& shared, const typename Op::line& mine)
+      : op_(op), team_(team), shared_(shared), mine_(mine), lines_(op.lines()) {}
+
+  int index;
+  typename Op::line line;
+  std::int32_t begin, end;
+
+  __device__ bool next() { return next_head() || next_shared(); }
+
+ private:
+  static constexpr std::int32_t most = 2 * Op::tile_columns;
+  static constexpr std::int32_t tile = Op::tile_columns;
+
+  __device__ bool next_head() {
+    // block 0 of x has the vectors instead
+    while (blockIdx.x > 0 && head_index_ < lines_) {
+      index = head_index_;
+      head_index_ += static_cast<int>(gridDim.x) - 1;
+      line = op_.load(index);
+      const std::int64_t head = head_columns(line.columns, gridDim.y, most);
+      if (set(blockIdx.y * head, head)) return true;
     }
-    tiles_before += sum.total;
-    __syncthreads();  // the shared lines are written again
+    return false;
   }
-}
+
+  __device__ bool next_shared() {
+    const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
+    while (tile_index_ >= tiles_end_) {
+      if (!next_round()) return false;
+    }
+    const auto wanted = static_cast<std::int32_t>(tile_index_ - tiles_begin_);
+    tile_index_ += blocks;
+    int low = 0;  // the last line whose first tile is not past the wanted one
+#pragma unroll
+    for (int step = tile_threads / 2; step > 0; step /= 2)
+      if (shared_.first_tile[low + step] <= wanted) low += step;
+    index = base_ + low;
+    line = shared_.line[low];
+    return set(std::int64_t{head_columns(line.columns, gridDim.y, most)} * gridDim.y +
+                   std::int64_t{wanted - shared_.first_tile[low]} * tile,
+               tile);
+  }
+
+  /// Scans the next lines, one a thread; false if there are none.
+  __device__ bool next_round() {
+    if (base_ >= 0) {
+      __syncthreads();  // the shared lines are written again
+      mine_ = {};
+    }
+    base_ = base_ < 0 ? 0 : base_ + tile_threads;
+    if (base_ >= lines_) return false;
+    const int index_of_mine = base_ + static_cast<int>(threadIdx.x);
+    if (base_ > 0 && index_of_mine < lines_) mine_ = op_.load(index_of_mine);
+    const std::int64_t rest =
+        mine_.columns - std::int64_t{head_columns(mine_.columns, gridDim.y, most)} * gridDim.y;
+    const auto tiles = rest > 0 ? static_cast<std::int32_t>((rest + tile - 1) / tile) : 0;
+    if (!__syncthreads_or(tiles)) return true;
+    const host_team::sum sum = team_.exclusive_sum(tiles);
+    shared_.first_tile[threadIdx.x] = static_cast<std::int32_t>(sum.before);
+    shared_.line[threadIdx.x] = mine_;
+    __syncthreads();
+    tiles_begin_ = tiles_end_;
+    tiles_end_ += sum.total;
+    return true;
+  }
+
+  __device__ bool set(std::int64_t from, std::int64_t columns) {
+    begin = static_cast<std::int32_t>(from < line.columns ? from : line.columns);
+    end = static_cast<std::int32_t>(from + columns < line.columns ? from + columns : line.columns);
+    return begin < end;
+  }
+
+  const Op& op_;
+  block_team& team_;
+  help_storage<Op>& shared_;
+  typename Op::line mine_;
+  int lines_;
+  int head_index_ = static_cast<int>(blockIdx.x) - 1;
+  int base_ = -1;                                  // first line of this round
+  std::int64_t tiles_begin_ = 0, tiles_end_ = 0;   // of this round
+  std::int64_t tile_index_ = std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+};
 
 // grid: (lines + 1) x parts, about two blocks a multiprocessor; one block for an op of vectors alone
 // block (0, 0) makes the vectors, block (1 + i, part) that head of line i, all of them what is left of longer lines
 template <class Op>
-__global__ void __launch_bounds__(tile_threads) run_tiles(const __grid_constant__ Op op) {
+__global__ void __launch_bounds__(tile_threads, 2) run_tiles(const __grid_constant__ Op op) {
   __shared__ block_team::storage scan_storage;
   wait_for_predecessor();
   block_team team(scan_storage);
@@ -113,22 +161,10 @@ __global__ void __launch_bounds__(tile_threads) run_tiles(const __grid_constant_
     op.vectors(team);
   } else {
     __shared__ help_storage<Op> shared;
-    const int lines = op.lines();
-    // note: read before the block's own work, so that help need not wait for it
-    const auto mine = static_cast<int>(threadIdx.x) < lines ? op.load(threadIdx.x) : typename Op::line{};
-    if (blockIdx.x == 0) {
-      if (blockIdx.y == 0) op.vectors(team);
-    } else {
-      for (int index = static_cast<int>(blockIdx.x) - 1; index < lines; index += static_cast<int>(gridDim.x) - 1) {
-        const auto line = op.load(index);
-        const std::int64_t head = head_columns(line.columns, gridDim.y, 2 * Op::tile_columns);
-        const std::int64_t begin = blockIdx.y * head;
-        if (begin >= line.columns) continue;
-        op.tile(team, index, line, static_cast<std::int32_t>(begin),
-                static_cast<std::int32_t>(begin + head < line.columns ? begin + head : line.columns));
-      }
-    }
-    help(op, team, mine, shared);
+    const auto mine = static_cast<int>(threadIdx.x) < op.lines() ? op.load(threadIdx.x) : typename Op::line{};
+    if (blockIdx.x == 0 && blockIdx.y == 0) op.vectors(team);
+    tile_queue<Op> queue(op, team, shared, mine);
+    while (queue.next()) op.tile(team, queue.index, queue.line, queue.begin, queue.end);
   }
 }
 

@@ -13,25 +13,21 @@ struct window_output {
     std::int32_t page;
     std::int32_t window;
   };
+  mapped_page_converter window;
   page_converter page;
-  const sliding_window_params& window;
+  index_map page_map;
+  std::int32_t skip;          // of the page table
   std::int32_t* line;         // of the page table, or null
   std::int32_t* window_line;
-  int page_shift;
 
   STEPGRAPH_HD value convert(std::int32_t x, std::int32_t entry) {
-    const std::int64_t raw = entry >> page.entry_shift;
-    std::int64_t mapped = -1;
-    if (entry >= 0 && static_cast<std::uint32_t>(raw) < page.limit) {
-      const bool by_slot = static_cast<bool>(window.full_to_swa);
-      const index_map& map = by_slot ? window.full_to_swa : window.page_map;
-      // note: a page's first slot is entry * P where entries are pages
-      const std::int64_t index = !by_slot ? raw : page.entry_shift == 0 ? raw << page_shift : entry;
-      if (!map.has(index)) page.bad_column = x;
-      mapped = map[index];
-      if (by_slot && mapped >= 0) mapped >>= page_shift;
+    const std::int32_t raw = page(x, entry);
+    std::int64_t mapped = raw;
+    if (page_map && raw >= 0) {
+      if (!page_map.has(raw)) page.bad_column = x;
+      mapped = page_map[raw];
     }
-    return {page(x, entry), mapped < 0 ? window.skip : static_cast<std::int32_t>(mapped)};
+    return {mapped < 0 ? skip : static_cast<std::int32_t>(mapped), window(x, entry)};
   }
   STEPGRAPH_HD void store(std::int32_t x, const value& v) const {
     if (line) line[x] = v.page;
@@ -91,9 +87,12 @@ struct decode_metadata_op {
     std::int32_t* const to = p.page_table ? p.page_table + row * p.page_table_stride : nullptr;
     std::int32_t* const window_to = p.window.page_table + row * p.window.page_table_stride;
     if (line.source) {
-      window_output out{{p.source, p.page_map, p.skip}, p.window, to, window_to, p.source.page_shift};
-      map_columns(team, strided_entries{line.source, p.source.column_shift()}, out, begin, live_end);
-      if (out.page.bad_column >= 0) p.faults.report(id, row, row_status::slot_out_of_range, out.page.bad_column);
+      const bool by_slot = static_cast<bool>(p.window.full_to_swa);
+      window_output out{{p.source, by_slot ? p.window.full_to_swa : p.window.page_map, by_slot, p.window.skip},
+                        {p.source, -1}, p.page_map, p.skip, to, window_to};
+      map_columns<1>(team, strided_entries{line.source, p.source.column_shift()}, out, begin, live_end);
+      const std::int32_t bad = out.page.bad_column >= 0 ? out.page.bad_column : out.window.raw.bad_column;
+      if (bad >= 0) p.faults.report(id, row, row_status::slot_out_of_range, bad);
     }
     for (std::int32_t x = (begin > live_end ? begin : live_end) + team.rank(); x < end; x += team.size()) {
       if (to) to[x] = x < line.live ? p.skip : p.tail.value;

@@ -23,40 +23,56 @@ STEPGRAPH_HD page_line page_line_of(const page_source& source, std::int64_t requ
           source.has_request(request) ? source.line(request) : nullptr};
 }
 
-/// A table's entries as pages: divided by the page size, checked, looked up in the page map.
+/// A table's entries as pages: divided by the page size and checked.
 struct page_converter {
-  int entry_shift;            // entry to page
-  std::uint32_t limit;        // pages; an entry at or past it, or negative, is reported
+  int entry_shift;      // entry to page
+  std::uint32_t limit;  // pages; an entry at or past it, or negative, is reported
   std::int32_t skip;
-  index_map map{};
   std::int32_t bad_column = -1;
 
-  STEPGRAPH_HD page_converter(const page_source& source, const index_map& page_map, std::int32_t skip_value)
+  STEPGRAPH_HD page_converter(const page_source& source, std::int32_t skip_value)
       : entry_shift(source.page_granular ? 0 : source.page_shift),
         limit(source.pool_pages > 0 && source.pool_pages < (std::int64_t{1} << 31)
                   ? static_cast<std::uint32_t>(source.pool_pages)
                   : 0x80000000u),
-        skip(skip_value),
-        map(page_map) {}
+        skip(skip_value) {}
 
   /// Page of `entry`, or `skip`.
   STEPGRAPH_HD std::int32_t operator()(std::int32_t x, std::int32_t entry) {
     const std::int32_t page = entry >> entry_shift;
-    if (static_cast<std::uint32_t>(page) >= limit) {
-      bad_column = x;
-      return skip;
-    }
-    if (!map) return page;
-    if (!map.has(page)) bad_column = x;
-    const std::int64_t mapped = map[page];
-    return mapped < 0 ? skip : static_cast<std::int32_t>(mapped);
+    const bool good = static_cast<std::uint32_t>(page) < limit;
+    if (!good) bad_column = x;
+    return good ? page : skip;
+  }
+};
+
+/// The same, looked up in a map of pages, or in a map of slots whose entries are divided again.
+struct mapped_page_converter {
+  page_converter raw;
+  index_map map;
+  int slot_shift;   // page to the map's index: 0 for a map of pages
+  std::int32_t skip;
+
+  STEPGRAPH_HD mapped_page_converter(const page_source& source, const index_map& by, bool by_slot, std::int32_t value)
+      : raw(source, -1), map(by), slot_shift(by_slot ? source.page_shift : 0), skip(value) {}
+
+  STEPGRAPH_HD std::int32_t operator()(std::int32_t x, std::int32_t entry) {
+    const std::int32_t page = raw(x, entry);
+    if (page < 0) return skip;
+    // a token-granular table names the slot itself, one of pages its page
+    const bool entry_is_slot = slot_shift > 0 && raw.entry_shift > 0;
+    const std::int64_t index = entry_is_slot ? entry : std::int64_t{page} << slot_shift;
+    if (!map.has(index)) raw.bad_column = x;
+    const std::int64_t mapped = map[index];
+    return mapped < 0 ? skip : static_cast<std::int32_t>(mapped >> slot_shift);
   }
 };
 
 /// Output of `map_columns`: one table of pages, every value on `copies` lines.
+template <class Converter>
 struct page_output {
   using value = std::int32_t;
-  page_converter page;
+  Converter page;
   std::int32_t* line;
   std::int64_t stride;
   int copies;
@@ -80,9 +96,18 @@ STEPGRAPH_HD void write_page_line(Team& team, const page_source& source, const i
   const std::int32_t live_end = end < line.live ? end : line.live;
   std::int32_t* const to = table.line(line_index);
   if (line.source) {
-    page_output out{{source, map, table.skip}, to, table.stride, copies};
-    map_columns(team, strided_entries{line.source, source.column_shift()}, out, begin, live_end);
-    if (out.page.bad_column >= 0) faults.report(op, row, row_status::slot_out_of_range, out.page.bad_column);
+    const strided_entries entries{line.source, source.column_shift()};
+    std::int32_t bad_column = -1;
+    if (!map) {
+      page_output<page_converter> out{{source, table.skip}, to, table.stride, copies};
+      map_columns(team, entries, out, begin, live_end);
+      bad_column = out.page.bad_column;
+    } else {
+      page_output<mapped_page_converter> out{{source, map, false, table.skip}, to, table.stride, copies};
+      map_columns<2>(team, entries, out, begin, live_end);
+      bad_column = out.page.raw.bad_column;
+    }
+    if (bad_column >= 0) faults.report(op, row, row_status::slot_out_of_range, bad_column);
   } else {
     fill_columns(team, to, table.stride, copies, begin, live_end, table.skip);
   }

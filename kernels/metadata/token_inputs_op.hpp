@@ -17,6 +17,7 @@ struct token_inputs_op {
   STEPGRAPH_HD void vectors(Team& team) const {
     const query_tokens query{p.query_counts, false, p.max_query_count, p.tokens};
     scan_query_tokens(team, p.lengths, query, p.cu_seqlens_q, p.faults, id, [&](int row, int first, int end) {
+      p.lengths.length_reported(row, p.faults, id);
       if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
     });
     team.sync();
@@ -28,7 +29,6 @@ struct token_inputs_op {
  private:
   STEPGRAPH_HD void token_vectors(const query_tokens& query, int token, bool live) const {
     const token_place at = live ? place_of(p.lengths, query, p.cu_seqlens_q, token) : token_place{0, 0, 0};
-    if (live) p.lengths.length_reported(at.row, p.faults, id);
     std::int64_t position = at.causal > 0 ? at.causal - 1 : 0;
     if (live && p.depth) {
       position = p.lengths.length(at.row) - query.count(p.lengths, at.row) + p.depth[token];
