@@ -1,6 +1,6 @@
-// A driver loop on stepgraph: loads a small Llama model, captures its steps once per bucket at the maximum context
-// width, and lets it answer prompts from replays alone. What an engine does around stepgraph is in `answer`; the rest
-// is options and printing.
+// A driver loop on stepgraph: loads a small Llama model, captures its steps once per bucket at the maximum
+// context width, and lets it answer prompts from replays alone. What an engine does around stepgraph is in
+// `answer`; the rest is options and printing.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -58,12 +58,12 @@ void report_captures(const step_executor& executor, double seconds) {
   std::fprintf(stderr, "\n\n");
 }
 
-void report(const step_executor& executor, const llama::scheduler& loop, std::size_t generated, double prompt_seconds,
-            double decode_seconds) {
+void report(const step_executor& executor, const llama::scheduler& loop, std::size_t generated,
+            double prompt_seconds, double decode_seconds) {
   const bucket_statistics total = executor.statistics().total();
   std::fprintf(stderr, "\n%llu prompt tokens in %.2f s; %zu tokens in %.2f s, %.1f tokens/s\n",
-               static_cast<unsigned long long>(loop.prompt_tokens()), prompt_seconds, generated, decode_seconds,
-               decode_seconds > 0 ? double(generated) / decode_seconds : 0.0);
+               static_cast<unsigned long long>(loop.prompt_tokens()), prompt_seconds, generated,
+               decode_seconds, decode_seconds > 0 ? double(generated) / decode_seconds : 0.0);
   if (total.replays == 0) {
     std::fprintf(stderr, "%llu eager steps, no replays\n",
                  static_cast<unsigned long long>(executor.statistics().eager_steps));
@@ -74,7 +74,8 @@ void report(const step_executor& executor, const llama::scheduler& loop, std::si
     if (each.key.kind == step_kind::decode) nodes = each.nodes;
   std::fprintf(stderr, "%zu captures, %llu replays, %zu nodes a decode step\n", executor.captures().size(),
                static_cast<unsigned long long>(total.replays), nodes);
-  std::fprintf(stderr, "pages: %llu live of %llu captured, %.1f %% of what capture at full width would touch\n",
+  std::fprintf(stderr,
+               "pages: %llu live of %llu captured, %.1f %% of what capture at full width would touch\n",
                static_cast<unsigned long long>(total.live_pages),
                static_cast<unsigned long long>(total.captured_pages),
                100.0 * double(total.live_pages) / double(total.captured_pages));
@@ -86,10 +87,11 @@ void answer(const options& wanted) {
   const llama::tokenizer words(file);
   const llama::chat_template chat(file, words);
   const auto model = llama::make_llama(where, llama::load_llama_weights(file));
-  STEPGRAPH_EXPECTS(wanted.context <= model->config().max_context, "--context ", wanted.context, " is over the model's ",
-                    model->config().max_context);
-  std::fprintf(stderr, "%s: %d layers, %d tokens, on %s\n", wanted.model.substr(wanted.model.rfind('/') + 1).c_str(),
-               model->config().layers, model->config().vocab_size, where.name().c_str());
+  STEPGRAPH_EXPECTS(wanted.context <= model->config().max_context, "--context ", wanted.context,
+                    " is over the model's ", model->config().max_context);
+  std::fprintf(stderr, "%s: %d layers, %d tokens, on %s\n",
+               wanted.model.substr(wanted.model.rfind('/') + 1).c_str(), model->config().layers,
+               model->config().vocab_size, where.name().c_str());
 
   const int rows = static_cast<int>(wanted.prompts.size());
   const step_limits limits{.max_rows = rows,
@@ -111,7 +113,8 @@ void answer(const options& wanted) {
   std::vector<std::string> answers(rows);
   std::vector<llama::stream_decoder> decoders;
   decoders.reserve(rows);
-  llama::scheduler loop(executor, chat.end_of_turn(), wanted.eager ? llama::step_mode::eager : llama::step_mode::replay);
+  llama::scheduler loop(executor, chat.end_of_turn(),
+                        wanted.eager ? llama::step_mode::eager : llama::step_mode::replay);
   for (int i = 0; i < rows; ++i) {
     std::vector<llama::chat_message> messages;
     if (!wanted.system.empty()) messages.push_back({"system", wanted.system});
@@ -158,8 +161,10 @@ void answer(const options& wanted) {
 
 int main(int argc, char** argv) {
   options wanted;
-  CLI::App app{"Answers prompts with a small Llama model, from CUDA graph (or host graph) replays of its steps."};
-  app.add_option("prompt", wanted.prompts, "what to ask; several prompts are answered in one batch")->required();
+  CLI::App app{
+      "Answers prompts with a small Llama model, from CUDA graph (or host graph) replays of its steps."};
+  app.add_option("prompt", wanted.prompts, "what to ask; several prompts are answered in one batch")
+      ->required();
   app.add_option("--model", wanted.model, "GGUF file of a Llama-architecture chat model")->required();
   app.add_option("--system", wanted.system, "system prompt, instead of the model's own");
   app.add_option("--device", wanted.where, "where to run")

@@ -14,7 +14,8 @@ std::string largest_carvings(std::span<const carving_info> carvings) {
   std::ranges::sort(sorted, std::ranges::greater{}, &carving_info::bytes);
   if (sorted.size() > 4) sorted.resize(4);
   std::string text;
-  for (const carving_info& part : sorted) text += message(text.empty() ? "" : ", ", part.name, " ", part.bytes);
+  for (const carving_info& part : sorted)
+    text += message(text.empty() ? "" : ", ", part.name, " ", part.bytes);
   return text;
 }
 
@@ -22,8 +23,8 @@ std::string largest_carvings(std::span<const carving_info> carvings) {
 
 std::size_t arena_plan::add_bytes(std::string name, std::size_t count, std::size_t size) {
   constexpr std::size_t most = std::numeric_limits<std::size_t>::max() / 4;
-  STEPGRAPH_EXPECTS(count <= most / size && bytes_ <= most - count * size, "arena: carving ", name, " of ", count,
-                    " x ", size, " bytes is too large");
+  STEPGRAPH_EXPECTS(count <= most / size && bytes_ <= most - count * size, "arena: carving ", name, " of ",
+                    count, " x ", size, " bytes is too large");
   const std::size_t offset = bytes_;
   carvings_.push_back({std::move(name), offset, count * size});
   bytes_ = (offset + count * size + alignment - 1) / alignment * alignment;
@@ -35,8 +36,8 @@ arena::arena(arena_plan plan, memory_resource& from, std::size_t budget)
   const std::size_t needed = plan.bytes();
   const std::size_t there = std::min(budget, from.where().free_bytes());
   if (needed > there)
-    throw out_of_memory(message("arena: ", needed, " bytes needed, ", there, " there; largest carvings: ",
-                                largest_carvings(carvings_)),
+    throw out_of_memory(message("arena: ", needed, " bytes needed, ", there,
+                                " there; largest carvings: ", largest_carvings(carvings_)),
                         needed, there);
   block_ = buffer(from, needed);
 }

@@ -49,8 +49,8 @@ class arena {
 
   arena() noexcept = default;
 
-  /// Throws `out_of_memory` with the bytes needed, the bytes there and the largest carvings if the plan does not fit
-  /// in `budget`; then nothing has been allocated.
+  /// Throws `out_of_memory` with the bytes needed, the bytes there and the largest carvings if the plan does
+  /// not fit in `budget`; then nothing has been allocated.
   arena(arena_plan plan, memory_resource& from, std::size_t budget = no_budget);
 
   template <class T>

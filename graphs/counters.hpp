@@ -5,7 +5,8 @@
 
 namespace stepgraph {
 
-/// What stepgraph has done in this process so far, on any thread. Two snapshots and a subtraction show what a call did.
+/// What stepgraph has done in this process so far, on any thread. Two snapshots and a subtraction show what a
+/// call did.
 struct activity {
   std::uint64_t captures = 0;
   std::uint64_t instantiations = 0;
@@ -15,8 +16,9 @@ struct activity {
   std::uint64_t synchronizations = 0;  // host waits for a stream or an event
 
   friend activity operator-(const activity& a, const activity& b) noexcept {
-    return {a.captures - b.captures, a.instantiations - b.instantiations, a.updates - b.updates,
-            a.launches - b.launches, a.allocations - b.allocations,       a.synchronizations - b.synchronizations};
+    return {a.captures - b.captures,       a.instantiations - b.instantiations,
+            a.updates - b.updates,         a.launches - b.launches,
+            a.allocations - b.allocations, a.synchronizations - b.synchronizations};
   }
   friend bool operator==(const activity&, const activity&) = default;
 };

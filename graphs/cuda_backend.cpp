@@ -38,10 +38,18 @@ std::mutex first_cause_lock;
 std::optional<std::string> first_cause;
 int first_cause_code = 0;
 
-cudaStream_t as_stream(void* stream) noexcept { return static_cast<cudaStream_t>(stream); }
-cudaEvent_t as_event(void* event) noexcept { return static_cast<cudaEvent_t>(event); }
-cudaGraph_t as_graph(void* graph) noexcept { return static_cast<cudaGraph_t>(graph); }
-cudaGraphExec_t as_exec(void* exec) noexcept { return static_cast<cudaGraphExec_t>(exec); }
+cudaStream_t as_stream(void* stream) noexcept {
+  return static_cast<cudaStream_t>(stream);
+}
+cudaEvent_t as_event(void* event) noexcept {
+  return static_cast<cudaEvent_t>(event);
+}
+cudaGraph_t as_graph(void* graph) noexcept {
+  return static_cast<cudaGraph_t>(graph);
+}
+cudaGraphExec_t as_exec(void* exec) noexcept {
+  return static_cast<cudaGraphExec_t>(exec);
+}
 
 /// Makes `ordinal` current for a scope.
 class device_guard {
@@ -58,7 +66,7 @@ class device_guard {
   int before_ = 0;
 };
 
-bool done_or_throw(cudaError_t status, const char* call, std::source_location place = std::source_location::current()) {
+bool done_or_throw(cudaError_t status, const char* call, source_place place = source_place::current()) {
   if (status == cudaSuccess) return true;
   if (status == cudaErrorNotReady) {
     (void)cudaGetLastError();
@@ -69,7 +77,7 @@ bool done_or_throw(cudaError_t status, const char* call, std::source_location pl
 
 }  // namespace
 
-void throw_status(cudaError_t status, const char* call, std::source_location place) {
+void throw_status(cudaError_t status, const char* call, source_place place) {
   (void)cudaGetLastError();  // a refused call must not fail the next one
   const std::string text =
       with_place(message(call, ": ", cudaGetErrorName(status), ", ", cudaGetErrorString(status)), place);
@@ -78,7 +86,8 @@ void throw_status(cudaError_t status, const char* call, std::source_location pla
     first_cause = text;
     first_cause_code = status;
   }
-  if (first_cause) throw device_lost(message("the CUDA context is lost; first cause: ", *first_cause), first_cause_code);
+  if (first_cause)
+    throw device_lost(message("the CUDA context is lost; first cause: ", *first_cause), first_cause_code);
   throw cuda_error(text, status);
 }
 
@@ -95,7 +104,8 @@ void check_device(int ordinal) {
   int count = 0;
   STEPGRAPH_CUDA_TRY(cudaGetDeviceCount(&count));
   if (ordinal < 0 || ordinal >= count)
-    throw cuda_error(message("device::cuda: ordinal ", ordinal, " of ", count, " devices"), cudaErrorInvalidDevice);
+    throw cuda_error(message("device::cuda: ordinal ", ordinal, " of ", count, " devices"),
+                     cudaErrorInvalidDevice);
 }
 
 std::string device_name(int ordinal) {
@@ -125,15 +135,31 @@ void* stream_create(int ordinal) {
 }
 
 // destructors ignore the status: at driver shutdown there is nothing left to destroy
-void stream_destroy(void* stream) noexcept { (void)cudaStreamDestroy(as_stream(stream)); }
-void event_destroy(void* event) noexcept { (void)cudaEventDestroy(as_event(event)); }
-void deallocate(void* pointer) noexcept { (void)cudaFree(pointer); }
-void deallocate_pinned(void* pointer) noexcept { (void)cudaFreeHost(pointer); }
-void graph_destroy(void* graph) noexcept { (void)cudaGraphDestroy(as_graph(graph)); }
-void exec_destroy(void* exec) noexcept { (void)cudaGraphExecDestroy(as_exec(exec)); }
+void stream_destroy(void* stream) noexcept {
+  (void)cudaStreamDestroy(as_stream(stream));
+}
+void event_destroy(void* event) noexcept {
+  (void)cudaEventDestroy(as_event(event));
+}
+void deallocate(void* pointer) noexcept {
+  (void)cudaFree(pointer);
+}
+void deallocate_pinned(void* pointer) noexcept {
+  (void)cudaFreeHost(pointer);
+}
+void graph_destroy(void* graph) noexcept {
+  (void)cudaGraphDestroy(as_graph(graph));
+}
+void exec_destroy(void* exec) noexcept {
+  (void)cudaGraphExecDestroy(as_exec(exec));
+}
 
-void stream_synchronize(void* stream) { STEPGRAPH_CUDA_TRY(cudaStreamSynchronize(as_stream(stream))); }
-bool stream_query(void* stream) { return done_or_throw(cudaStreamQuery(as_stream(stream)), "cudaStreamQuery"); }
+void stream_synchronize(void* stream) {
+  STEPGRAPH_CUDA_TRY(cudaStreamSynchronize(as_stream(stream)));
+}
+bool stream_query(void* stream) {
+  return done_or_throw(cudaStreamQuery(as_stream(stream)), "cudaStreamQuery");
+}
 
 bool stream_capturing(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -160,9 +186,15 @@ void* event_create(int ordinal, bool timing) {
   return made;
 }
 
-void event_record(void* event, void* stream) { STEPGRAPH_CUDA_TRY(cudaEventRecord(as_event(event), as_stream(stream))); }
-bool event_query(void* event) { return done_or_throw(cudaEventQuery(as_event(event)), "cudaEventQuery"); }
-void event_synchronize(void* event) { STEPGRAPH_CUDA_TRY(cudaEventSynchronize(as_event(event))); }
+void event_record(void* event, void* stream) {
+  STEPGRAPH_CUDA_TRY(cudaEventRecord(as_event(event), as_stream(stream)));
+}
+bool event_query(void* event) {
+  return done_or_throw(cudaEventQuery(as_event(event)), "cudaEventQuery");
+}
+void event_synchronize(void* event) {
+  STEPGRAPH_CUDA_TRY(cudaEventSynchronize(as_event(event)));
+}
 
 float event_milliseconds(void* start, void* end) {
   float milliseconds = 0;
@@ -253,7 +285,9 @@ executable instantiate(int ordinal, void* graph) {
   return {exec, before > after ? before - after : 0};
 }
 
-void exec_launch(void* exec, void* stream) { STEPGRAPH_CUDA_TRY(cudaGraphLaunch(as_exec(exec), as_stream(stream))); }
+void exec_launch(void* exec, void* stream) {
+  STEPGRAPH_CUDA_TRY(cudaGraphLaunch(as_exec(exec), as_stream(stream)));
+}
 
 std::string exec_update(void* exec, void* graph) {
   cudaGraphExecUpdateResultInfo info{};

@@ -37,7 +37,7 @@ void* allocate_pinned(int ordinal, std::size_t bytes);
 void deallocate_pinned(void* pointer) noexcept;
 
 void capture_begin(void* stream);
-void* capture_end(void* stream);                // a cudaGraph_t, never null
+void* capture_end(void* stream);  // a cudaGraph_t, never null
 void capture_discard(void* stream) noexcept;
 void graph_destroy(void* graph) noexcept;
 std::size_t graph_nodes(void* graph);

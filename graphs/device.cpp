@@ -13,9 +13,13 @@ device device::cuda(int ordinal) {
   return device(backend::cuda, ordinal);
 }
 
-device device::best() noexcept { return cuda_count() > 0 ? device(backend::cuda, 0) : host(); }
+device device::best() noexcept {
+  return cuda_count() > 0 ? device(backend::cuda, 0) : host();
+}
 
-int device::cuda_count() noexcept { return detail::cuda::device_count(); }
+int device::cuda_count() noexcept {
+  return detail::cuda::device_count();
+}
 
 std::string device::name() const {
   if (!is_host()) return detail::cuda::device_name(ordinal_);

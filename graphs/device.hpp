@@ -13,8 +13,8 @@ class device {
   /// The host backend, always there.
   static device host() noexcept { return device(backend::host, 0); }
 
-  /// CUDA device `ordinal`. Throws `cuda_error` with the driver's reason if there is none, or if the library was
-  /// built without CUDA.
+  /// CUDA device `ordinal`. Throws `cuda_error` with the driver's reason if there is none, or if the library
+  /// was built without CUDA.
   static device cuda(int ordinal = 0);
 
   /// CUDA device 0 where there is one, else the host.

@@ -4,8 +4,8 @@
 
 namespace stepgraph::detail {
 
-std::string with_place(const std::string& text, std::source_location place) {
-  std::string_view file = place.file_name();
+std::string with_place(const std::string& text, source_place place) {
+  std::string_view file = place.file;
   // the part of the path inside the project reads the same on every machine
   for (std::string_view folder : {"graphs/", "kernels/", "runtime/", "examples/", "bench/", "tests/"}) {
     if (auto at = file.rfind(folder); at != std::string_view::npos) {
@@ -13,10 +13,10 @@ std::string with_place(const std::string& text, std::source_location place) {
       break;
     }
   }
-  return message(text, " [", file, ":", place.line(), "]");
+  return message(text, " [", file, ":", place.line, "]");
 }
 
-void throw_invalid_argument(const std::string& text, std::source_location place) {
+void throw_invalid_argument(const std::string& text, source_place place) {
   throw invalid_argument(with_place(text, place));
 }
 

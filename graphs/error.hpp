@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <source_location>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -65,10 +64,19 @@ std::string message(const Parts&... parts) {
 
 namespace detail {
 
-/// `text` followed by file and line.
-std::string with_place(const std::string& text, std::source_location place);
+/// A place in the source. std::source_location, but for compilers that lack it.
+struct source_place {
+  const char* file;
+  int line;
+  static constexpr source_place current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
 
-[[noreturn]] void throw_invalid_argument(const std::string& text, std::source_location place);
+/// `text` followed by file and line.
+std::string with_place(const std::string& text, source_place place);
+
+[[noreturn]] void throw_invalid_argument(const std::string& text, source_place place);
 
 }  // namespace detail
 }  // namespace stepgraph
@@ -78,4 +86,4 @@ std::string with_place(const std::string& text, std::source_location place);
   (static_cast<bool>(condition)                                                         \
        ? static_cast<void>(0)                                                           \
        : ::stepgraph::detail::throw_invalid_argument(::stepgraph::message(__VA_ARGS__), \
-                                                     std::source_location::current()))
+                                                     ::stepgraph::detail::source_place::current()))

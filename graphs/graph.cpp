@@ -63,7 +63,8 @@ void leave(detail::host_recording& recording) {
 
 void detail::require_in_capture(stream_ref at, const char* what) {
   if (open_capture && !at.is_capturing())
-    spoil(message("capture: ", what, " was sent to a stream outside the capture; join it with an event first"));
+    spoil(
+        message("capture: ", what, " was sent to a stream outside the capture; join it with an event first"));
 }
 
 void detail::refuse_in_capture(const char* what) {
@@ -75,7 +76,9 @@ graph::graph(graph&&) noexcept = default;
 graph& graph::operator=(graph&&) noexcept = default;
 graph::~graph() = default;
 
-device graph::where() const noexcept { return state_->where; }
+device graph::where() const noexcept {
+  return state_->where;
+}
 
 std::size_t graph::node_count() const {
   return state_->cuda ? detail::cuda::graph_nodes(state_->cuda) : state_->nodes.size();
@@ -112,9 +115,15 @@ graph_exec::graph_exec(graph_exec&&) noexcept = default;
 graph_exec& graph_exec::operator=(graph_exec&&) noexcept = default;
 graph_exec::~graph_exec() = default;
 
-device graph_exec::where() const noexcept { return state_->where; }
-std::size_t graph_exec::node_count() const noexcept { return state_->node_count; }
-std::size_t graph_exec::device_bytes() const noexcept { return state_->device_bytes; }
+device graph_exec::where() const noexcept {
+  return state_->where;
+}
+std::size_t graph_exec::node_count() const noexcept {
+  return state_->node_count;
+}
+std::size_t graph_exec::device_bytes() const noexcept {
+  return state_->device_bytes;
+}
 
 void graph_exec::launch(stream_ref at) const {
   STEPGRAPH_EXPECTS(at.where() == state_->where, "graph_exec::launch: a graph of ", state_->where.name(),
@@ -137,7 +146,8 @@ update_result graph_exec::update(const graph& from) {
       return {.updated = false, .reason = std::move(reason), .node = {}};
   } else {
     const auto& nodes = from.state_->nodes;
-    if (nodes.size() != state_->nodes.size()) return {.updated = false, .reason = "the topology changed", .node = {}};
+    if (nodes.size() != state_->nodes.size())
+      return {.updated = false, .reason = "the topology changed", .node = {}};
     for (std::size_t i = 0; i < nodes.size(); ++i)
       if (nodes[i].name != state_->nodes[i].name)
         return {.updated = false, .reason = "a node's kernel changed", .node = nodes[i].name};

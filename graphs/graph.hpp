@@ -71,9 +71,9 @@ class graph_exec {
   std::unique_ptr<state> state_;
 };
 
-/// Puts a stream into capture mode for its lifetime; `capture` is the way to use it. While one is open on this thread,
-/// work sent to a stepgraph stream outside the capture, allocations from stepgraph's resources and synchronisations
-/// throw `capture_error` and spoil the capture, even if the body swallows the exception.
+/// Puts a stream into capture mode for its lifetime; `capture` is the way to use it. While one is open on
+/// this thread, work sent to a stepgraph stream outside the capture, allocations from stepgraph's resources
+/// and synchronisations throw `capture_error` and spoil the capture, even if the body swallows the exception.
 class capture_scope {
  public:
   explicit capture_scope(stream_ref at);
@@ -88,9 +88,9 @@ class capture_scope {
   std::unique_ptr<state> state_;
 };
 
-/// Runs `body(at)` with `at` in capture mode and returns what it enqueued as a graph. If the body throws, the capture
-/// is ended and discarded, the stream is usable, and the exception goes on; a capture that the body spoiled throws
-/// `capture_error`.
+/// Runs `body(at)` with `at` in capture mode and returns what it enqueued as a graph. If the body throws, the
+/// capture is ended and discarded, the stream is usable, and the exception goes on; a capture that the body
+/// spoiled throws `capture_error`.
 template <class Body>
 graph capture(stream_ref at, Body&& body) {
   capture_scope scope(at);

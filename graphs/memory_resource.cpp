@@ -47,8 +47,12 @@ class cuda_pinned final : public memory_resource {
   device where() const noexcept override { return where_; }
 
  private:
-  void* do_allocate(std::size_t bytes) override { return detail::cuda::allocate_pinned(where_.ordinal(), bytes); }
-  void do_deallocate(void* pointer, std::size_t) noexcept override { detail::cuda::deallocate_pinned(pointer); }
+  void* do_allocate(std::size_t bytes) override {
+    return detail::cuda::allocate_pinned(where_.ordinal(), bytes);
+  }
+  void do_deallocate(void* pointer, std::size_t) noexcept override {
+    detail::cuda::deallocate_pinned(pointer);
+  }
   device where_;
 };
 

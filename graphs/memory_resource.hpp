@@ -7,12 +7,14 @@
 
 namespace stepgraph {
 
-/// Where memory comes from. Derive from it to hand out an engine's own pool. Allocation is never part of a replay.
+/// Where memory comes from. Derive from it to hand out an engine's own pool. Allocation is never part of a
+/// replay.
 class memory_resource {
  public:
   virtual ~memory_resource() = default;
 
-  /// `bytes` aligned to 256, usable on `where()`. Throws `out_of_memory` with the numbers; refused during a capture.
+  /// `bytes` aligned to 256, usable on `where()`. Throws `out_of_memory` with the numbers; refused during a
+  /// capture.
   void* allocate(std::size_t bytes);
 
   void deallocate(void* pointer, std::size_t bytes) noexcept { do_deallocate(pointer, bytes); }
@@ -27,7 +29,8 @@ class memory_resource {
 /// Memory that kernels of `where` work on: cudaMalloc, or aligned host memory. Lives as long as the process.
 memory_resource& device_memory(device where);
 
-/// Host memory that the kernels and copies of `where` reach without staging: pinned and mapped, or aligned host memory.
+/// Host memory that the kernels and copies of `where` reach without staging: pinned and mapped, or aligned
+/// host memory.
 memory_resource& pinned_memory(device where);
 
 /// Owns a block of bytes from a resource. Move-only.
@@ -40,7 +43,9 @@ class buffer {
     if (data_) from_->deallocate(data_, bytes_);
   }
   buffer(buffer&& other) noexcept
-      : from_(other.from_), data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : from_(other.from_),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
   buffer& operator=(buffer&& other) noexcept {
     std::swap(from_, other.from_);
     std::swap(data_, other.data_);

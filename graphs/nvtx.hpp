@@ -6,12 +6,17 @@
 
 namespace stepgraph {
 
-/// A named range on the profiler's time line, from construction to the end of scope. Nothing in a host-only build.
+/// A named range on the profiler's time line, from construction to the end of scope. Nothing in a host-only
+/// build.
 class nvtx_range {
  public:
 #if STEPGRAPH_CUDA
-  explicit nvtx_range(const char* name) noexcept { nvtxRangePushA(name); }
-  ~nvtx_range() { nvtxRangePop(); }
+  explicit nvtx_range(const char* name) noexcept {
+    nvtxRangePushA(name);
+  }
+  ~nvtx_range() {
+    nvtxRangePop();
+  }
 #else
   explicit nvtx_range(const char*) noexcept {}
 #endif

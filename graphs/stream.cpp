@@ -11,20 +11,31 @@
 namespace stepgraph {
 
 void stream_ref::copy(void* to, const void* from, std::size_t bytes) const {
+  // outside a capture at once: recording a node allocates, a copy must not
+  if (is_host() && !is_capturing()) {
+    detail::require_in_capture(*this, "a copy");
+    std::memcpy(to, from, bytes);
+    return;
+  }
   if (is_host()) return enqueue_host(*this, "copy", [=] { std::memcpy(to, from, bytes); });
   detail::require_in_capture(*this, "a copy");
   detail::cuda::copy(native_, to, from, bytes);
 }
 
 void stream_ref::fill(void* to, unsigned char value, std::size_t bytes) const {
+  if (is_host() && !is_capturing()) {
+    detail::require_in_capture(*this, "a fill");
+    std::memset(to, value, bytes);
+    return;
+  }
   if (is_host()) return enqueue_host(*this, "fill", [=] { std::memset(to, value, bytes); });
   detail::require_in_capture(*this, "a fill");
   detail::cuda::fill(native_, to, value, bytes);
 }
 
 void stream_ref::wait(const event& mark) const {
-  STEPGRAPH_EXPECTS(mark.where() == where_, "stream::wait: an event of ", mark.where().name(), " on a stream of ",
-                    where_.name());
+  STEPGRAPH_EXPECTS(mark.where() == where_, "stream::wait: an event of ", mark.where().name(),
+                    " on a stream of ", where_.name());
   if (!is_host()) return detail::cuda::stream_wait(native_, mark.native());
   // host work outside a capture has happened already; inside one, waiting is how a stream joins
   if (auto recording = static_cast<const detail::host_event*>(mark.native())->captured_in.lock())
@@ -37,14 +48,18 @@ void stream_ref::synchronize() const {
   if (!is_host()) detail::cuda::stream_synchronize(native_);
 }
 
-bool stream_ref::query() const { return is_host() || detail::cuda::stream_query(native_); }
+bool stream_ref::query() const {
+  return is_host() || detail::cuda::stream_query(native_);
+}
 
 bool stream_ref::is_capturing() const {
-  return is_host() ? detail::host_stream::of(*this).recording != nullptr : detail::cuda::stream_capturing(native_);
+  return is_host() ? detail::host_stream::of(*this).recording != nullptr
+                   : detail::cuda::stream_capturing(native_);
 }
 
 stream::stream(device where)
-    : handle_(where, where.is_host() ? new detail::host_stream : detail::cuda::stream_create(where.ordinal())) {}
+    : handle_(where,
+              where.is_host() ? new detail::host_stream : detail::cuda::stream_create(where.ordinal())) {}
 
 stream::~stream() {
   if (!handle_.native()) return;
@@ -89,11 +104,12 @@ void event::record(stream_ref at) {
   if (!where_.is_host()) return detail::cuda::event_record(native_, at.native());
   auto& mine = *static_cast<detail::host_event*>(native_);
   mine.captured_in = detail::host_stream::of(at).recording;
-  if (mine.timed)
-    enqueue_host(at, "event", [when = mine.when] { *when = std::chrono::steady_clock::now(); });
+  if (mine.timed) enqueue_host(at, "event", [when = mine.when] { *when = std::chrono::steady_clock::now(); });
 }
 
-bool event::query() const { return where_.is_host() || detail::cuda::event_query(native_); }
+bool event::query() const {
+  return where_.is_host() || detail::cuda::event_query(native_);
+}
 
 void event::synchronize() const {
   detail::refuse_in_capture("a synchronisation");

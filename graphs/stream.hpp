@@ -36,7 +36,8 @@ class stream_ref {
   /// Sets `bytes` bytes to `value`, in stream order.
   void fill(void* to, unsigned char value, std::size_t bytes) const;
 
-  /// Makes later work of this stream wait for `mark`. In a capture this is how a forked stream joins, and rejoins.
+  /// Makes later work of this stream wait for `mark`. In a capture this is how a forked stream joins, and
+  /// rejoins.
   void wait(const event& mark) const;
 
   /// Blocks the host until all work so far is done. Refused during a capture.
@@ -62,7 +63,8 @@ class stream {
  public:
   explicit stream(device where);
   ~stream();
-  stream(stream&& other) noexcept : handle_(std::exchange(other.handle_, stream_ref(device::host(), nullptr))) {}
+  stream(stream&& other) noexcept
+      : handle_(std::exchange(other.handle_, stream_ref(device::host(), nullptr))) {}
   stream& operator=(stream&& other) noexcept;
   stream(const stream&) = delete;
   stream& operator=(const stream&) = delete;
@@ -107,8 +109,8 @@ class event {
   void* native_ = nullptr;
 };
 
-/// Enqueues `body` on a host stream: runs it now, or records it, with all it captured by value, while the stream
-/// captures. `name` is the node's name in the graph. Throws on a CUDA stream.
+/// Enqueues `body` on a host stream: runs it now, or records it, with all it captured by value, while the
+/// stream captures. `name` is the node's name in the graph. Throws on a CUDA stream.
 void enqueue_host(stream_ref at, const char* name, std::function<void()> body);
 
 }  // namespace stepgraph

@@ -13,8 +13,8 @@ inline void check_lengths(const char* op, const row_lengths& lengths) {
   STEPGRAPH_EXPECTS(lengths.rows > 0, op, ": lengths.rows must be positive, got ", lengths.rows);
   STEPGRAPH_EXPECTS(lengths.live_rows, op, ": lengths.live_rows is null");
   STEPGRAPH_EXPECTS(lengths.seq_lens.data, op, ": lengths.seq_lens is null");
-  STEPGRAPH_EXPECTS(lengths.cap > 0 && lengths.cap <= INT32_MAX, op, ": lengths.cap must be in [1, 2^31), got ",
-                    lengths.cap);
+  STEPGRAPH_EXPECTS(lengths.cap > 0 && lengths.cap <= INT32_MAX, op,
+                    ": lengths.cap must be in [1, 2^31), got ", lengths.cap);
 }
 
 inline void check_source(const char* op, const page_source& source) {

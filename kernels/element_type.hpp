@@ -11,7 +11,9 @@ namespace stepgraph {
 /// Types of activations and cached keys and values.
 enum class element_type { f32, f16, bf16 };
 
-constexpr std::size_t size_of(element_type type) { return type == element_type::f32 ? 4 : 2; }
+constexpr std::size_t size_of(element_type type) {
+  return type == element_type::f32 ? 4 : 2;
+}
 
 constexpr const char* to_string(element_type type) {
   return type == element_type::f32 ? "float32" : type == element_type::f16 ? "float16" : "bfloat16";
@@ -27,7 +29,9 @@ struct f16 {
   std::uint16_t bits;
 };
 
-STEPGRAPH_HD float to_float(float value) { return value; }
+STEPGRAPH_HD float to_float(float value) {
+  return value;
+}
 
 STEPGRAPH_HD float to_float(bf16 value) {
   const std::uint32_t bits = std::uint32_t{value.bits} << 16;

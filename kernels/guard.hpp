@@ -15,8 +15,9 @@
 #define STEPGRAPH_UNROLL
 #endif
 
-/// The live region: which rows, tokens and columns of a step's buffers exist at all, read from device memory, and
-/// how a value that does not fit is reported. Everything outside is undefined and is neither read nor written.
+/// The live region: which rows, tokens and columns of a step's buffers exist at all, read from device memory,
+/// and how a value that does not fit is reported. Everything outside is undefined and is neither read nor
+/// written.
 namespace stepgraph {
 
 /// What became of a row. The first offence of a step stays.
@@ -58,18 +59,18 @@ const char* to_string(op_id op) noexcept;
 
 /// The first fault since the last reset. Lies in host-visible memory; `status` is written last.
 struct fault_record {
-  std::int64_t value;    // the offending number
-  std::int32_t op;       // op_id
-  std::int32_t row;      // row of the step, or token where the op works by token
-  std::int32_t status;   // row_status, 0 while nothing was reported
+  std::int64_t value;   // the offending number
+  std::int32_t op;      // op_id
+  std::int32_t row;     // row of the step, or token where the op works by token
+  std::int32_t status;  // row_status, 0 while nothing was reported
   std::int32_t reserved;
 };
 
 /// Where an op reports. All null: faults are clamped in silence (kernel-level users).
 struct fault_sink {
-  fault_record* record = nullptr;       // host-visible, or null
-  std::int32_t* taken = nullptr;        // device word that lets one reporter through, or null exactly if record is
-  std::int32_t* row_status = nullptr;   // [rows], or null
+  fault_record* record = nullptr;  // host-visible, or null
+  std::int32_t* taken = nullptr;   // device word that lets one reporter through, or null exactly if record is
+  std::int32_t* row_status = nullptr;  // [rows], or null
 
   STEPGRAPH_HD void report(op_id op, int row, stepgraph::row_status status, std::int64_t value) const {
 #if defined(__CUDA_ARCH__)
@@ -85,11 +86,10 @@ struct fault_sink {
     // host teams report from several threads
     std::int32_t none = 0;
     if (row_status && row >= 0)
-      __atomic_compare_exchange_n(row_status + row, &none, static_cast<std::int32_t>(status), false, __ATOMIC_RELAXED,
-                                  __ATOMIC_RELAXED);
+      __atomic_compare_exchange_n(row_status + row, &none, static_cast<std::int32_t>(status), false,
+                                  __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     none = 0;
-    if (record &&
-        __atomic_compare_exchange_n(taken, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    if (record && __atomic_compare_exchange_n(taken, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
       record->value = value;
       record->op = static_cast<std::int32_t>(op);
       record->row = row;

@@ -7,9 +7,9 @@
 
 namespace stepgraph {
 
-/// Where a request's tokens lie in the paged KV cache. Two forms: token-granular (an entry is the KV slot of one
-/// token) and page-granular (an entry is the page of `2^page_shift` tokens). Non-owning; the addresses are baked into
-/// a captured graph, the entries may change between replays.
+/// Where a request's tokens lie in the paged KV cache. Two forms: token-granular (an entry is the KV slot of
+/// one token) and page-granular (an entry is the page of `2^page_shift` tokens). Non-owning; the addresses
+/// are baked into a captured graph, the entries may change between replays.
 struct page_source {
   const std::int32_t* table = nullptr;  // [requests, columns], rows `row_stride` entries apart
   std::int64_t row_stride = 0;          // entries
@@ -17,7 +17,7 @@ struct page_source {
   std::int64_t columns = 0;             // entries in a line: tokens, or pages if page_granular
   std::int32_t page_shift = 0;          // log2 of the page size P, 0..10
   bool page_granular = false;
-  std::int64_t pool_pages = 0;          // pages of the KV pool; an entry at or past it is out of range. 0: unknown
+  std::int64_t pool_pages = 0;  // pages of the KV pool; an entry at or past it is out of range. 0: unknown
 
   STEPGRAPH_HD bool has_request(std::int64_t request) const { return request >= 0 && request < requests; }
 
@@ -25,7 +25,9 @@ struct page_source {
   STEPGRAPH_HD std::int64_t token_columns() const { return page_granular ? columns << page_shift : columns; }
 
   /// Pages that a line can name.
-  STEPGRAPH_HD std::int64_t page_columns() const { return page_granular ? columns : pages_of(columns, page_shift); }
+  STEPGRAPH_HD std::int64_t page_columns() const {
+    return page_granular ? columns : pages_of(columns, page_shift);
+  }
 
   /// Page `index` of `request`, or -1 where the entry is negative or outside the pool. Both must be in range.
   STEPGRAPH_HD std::int64_t page(std::int64_t request, std::int64_t index) const {

@@ -38,14 +38,15 @@ struct index_sink {
   STEPGRAPH_HD explicit operator bool() const { return data != nullptr; }
 };
 
-/// The lengths of a step's rows as the device knows them: len = clamp(seq_lens + delta, 0, cap), 0 for dead rows.
+/// The lengths of a step's rows as the device knows them: len = clamp(seq_lens + delta, 0, cap), 0 for dead
+/// rows.
 struct row_lengths {
-  const std::int32_t* live_rows = nullptr;  // n, one number in device memory
-  std::int32_t rows = 0;                    // B, captured
-  index_view seq_lens{};                      // [rows]
-  std::int32_t delta = 0;                   // added to every length ...
+  const std::int32_t* live_rows = nullptr;     // n, one number in device memory
+  std::int32_t rows = 0;                       // B, captured
+  index_view seq_lens{};                       // [rows]
+  std::int32_t delta = 0;                      // added to every length ...
   const std::int32_t* delta_by_row = nullptr;  // ... and this, [rows], if not null
-  std::int64_t cap = 0;                     // tokens that the table and the context allow
+  std::int64_t cap = 0;                        // tokens that the table and the context allow
 
   STEPGRAPH_HD int live() const { return live_count(live_rows, rows); }
 

@@ -7,8 +7,8 @@
 namespace stepgraph {
 
 bucket_policy bucket_policy::powers_of_two(int largest) {
-  STEPGRAPH_EXPECTS(largest > 0 && largest <= 1 << 24, "bucket_policy: the largest size must be in [1, 2^24], got ",
-                    largest);
+  STEPGRAPH_EXPECTS(largest > 0 && largest <= 1 << 24,
+                    "bucket_policy: the largest size must be in [1, 2^24], got ", largest);
   std::vector<int> sizes{1};
   while (sizes.back() < largest) sizes.push_back(sizes.back() * 2);
   return bucket_policy(std::move(sizes));
@@ -16,14 +16,16 @@ bucket_policy bucket_policy::powers_of_two(int largest) {
 
 bucket_policy bucket_policy::exactly(std::vector<int> sizes) {
   STEPGRAPH_EXPECTS(!sizes.empty(), "bucket_policy: no sizes given");
-  STEPGRAPH_EXPECTS(sizes.front() > 0 && std::ranges::adjacent_find(sizes, std::greater_equal{}) == sizes.end(),
-                    "bucket_policy: sizes must be positive and ascending");
+  STEPGRAPH_EXPECTS(
+      sizes.front() > 0 && std::ranges::adjacent_find(sizes, std::greater_equal{}) == sizes.end(),
+      "bucket_policy: sizes must be positive and ascending");
   return bucket_policy(std::move(sizes));
 }
 
 int bucket_policy::bucket_for(int count) const {
   const auto found = std::ranges::lower_bound(sizes_, count);
-  STEPGRAPH_EXPECTS(found != sizes_.end(), "bucket_policy: ", count, " is over the largest bucket, ", largest());
+  STEPGRAPH_EXPECTS(found != sizes_.end(), "bucket_policy: ", count, " is over the largest bucket, ",
+                    largest());
   return *found;
 }
 

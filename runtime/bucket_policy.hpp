@@ -5,7 +5,8 @@
 
 namespace stepgraph {
 
-/// The sizes that steps are captured for: a step of `count` rows (or tokens) runs in the smallest bucket that holds it.
+/// The sizes that steps are captured for: a step of `count` rows (or tokens) runs in the smallest bucket that
+/// holds it.
 class bucket_policy {
  public:
   /// 1, 2, 4, ... up to the first that holds `largest`.

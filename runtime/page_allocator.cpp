@@ -3,7 +3,8 @@
 namespace stepgraph {
 
 page_allocator::page_allocator(std::int64_t pages) : pages_(pages) {
-  STEPGRAPH_EXPECTS(pages >= 2 && pages <= INT32_MAX, "page_allocator: a pool needs 2 to 2^31 - 1 pages, got ", pages);
+  STEPGRAPH_EXPECTS(pages >= 2 && pages <= INT32_MAX,
+                    "page_allocator: a pool needs 2 to 2^31 - 1 pages, got ", pages);
   free_.reserve(static_cast<std::size_t>(pages));
   for (std::int64_t page = pages - 1; page >= 1; --page) free_.push_back(static_cast<std::int32_t>(page));
 }

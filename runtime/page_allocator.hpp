@@ -22,8 +22,8 @@ class out_of_pages : public error {
   std::int64_t there_;
 };
 
-/// Hands out the pages of a KV pool. Page 0 is the sink and never handed out. Released pages carry the number of the
-/// last step that could read them and come back only once that step is known to be done.
+/// Hands out the pages of a KV pool. Page 0 is the sink and never handed out. Released pages carry the number
+/// of the last step that could read them and come back only once that step is known to be done.
 class page_allocator {
  public:
   /// `pages` of the pool, the sink included.

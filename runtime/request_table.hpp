@@ -11,8 +11,9 @@ namespace stepgraph {
 /// A line of the request table, from `open` to `close`.
 using request_id = std::int32_t;
 
-/// What the host knows of the requests: which lines are taken, their pages, and an upper bound of their lengths. The
-/// true lengths live on the device. Changes reach the device as patches that the next step carries.
+/// What the host knows of the requests: which lines are taken, their pages, and an upper bound of their
+/// lengths. The true lengths live on the device. Changes reach the device as patches that the next step
+/// carries.
 class request_table {
  public:
   request_table(int requests, std::int64_t max_context, int page_shift, std::int64_t kv_pages);
@@ -32,8 +33,8 @@ class request_table {
   /// Pages that `tokens` more tokens would take from the pool.
   std::int64_t pages_needed(request_id request, std::int64_t tokens) const;
 
-  /// Takes pages for `tokens` more tokens and writes a patch for each to `patches`; returns how many. The caller has
-  /// checked the context limit and the free pages.
+  /// Takes pages for `tokens` more tokens and writes a patch for each to `patches`; returns how many. The
+  /// caller has checked the context limit and the free pages.
   int grow(request_id request, std::int64_t tokens, page_patch* patches);
 
   /// True until the request's first step: the device does not know its length yet.

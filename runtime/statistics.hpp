@@ -10,7 +10,7 @@ namespace stepgraph {
 /// What capturing one key came to.
 struct capture_report {
   step_key key;
-  double milliseconds = 0;       // capture and instantiation, without the eager warm-up
+  double milliseconds = 0;  // capture and instantiation, without the eager warm-up
   std::size_t nodes = 0;
   std::size_t device_bytes = 0;  // taken by the driver for the executable
 };
@@ -19,10 +19,11 @@ struct capture_report {
 struct bucket_statistics {
   step_key key;
   std::uint64_t replays = 0;
-  std::uint64_t live_rows = 0;       // sums over the replays
+  std::uint64_t live_rows = 0;  // sums over the replays
   std::uint64_t live_tokens = 0;
-  std::uint64_t live_pages = 0;      // pages of the rows' lengths, as far as the host knows them
-  std::uint64_t captured_pages = 0;  // rows of the bucket times page columns: what capture at full width would touch
+  std::uint64_t live_pages = 0;  // pages of the rows' lengths, as far as the host knows them
+  std::uint64_t captured_pages =
+      0;  // rows of the bucket times page columns: what capture at full width would touch
 };
 
 struct executor_statistics {

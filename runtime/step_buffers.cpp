@@ -2,8 +2,8 @@
 
 namespace stepgraph::detail {
 
-arena carve(const step_limits& limits, const kv_layout& layout, const buffer_sizes& sizes, memory_resource& memory,
-            std::size_t budget, step_buffers& buffers) {
+arena carve(const step_limits& limits, const kv_layout& layout, const buffer_sizes& sizes,
+            memory_resource& memory, std::size_t budget, step_buffers& buffers) {
   arena_plan plan;
   const std::size_t rows = sizes.rows, tokens = sizes.tokens, requests = limits.max_requests;
   // note: a row's line begins at 16 bytes
@@ -36,7 +36,8 @@ arena carve(const step_limits& limits, const kv_layout& layout, const buffer_siz
   const auto state_lens = plan.add<std::int32_t>("request_seq_lens", sizes.own_requests ? requests : 0);
   const auto last_token = plan.add<std::int32_t>("request_last_token", sizes.own_requests ? requests : 0);
   const auto kv = plan.add<std::byte>(
-      "kv_cache", sizes.own_kv ? kv_page_bytes(layout, limits.page_size) * sizes.kv_pages * layout.layers : 0);
+      "kv_cache",
+      sizes.own_kv ? kv_page_bytes(layout, limits.page_size) * sizes.kv_pages * layout.layers : 0);
 
   arena made(std::move(plan), memory, budget);
   buffers.live_rows = made.view(live_rows).data();

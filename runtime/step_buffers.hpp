@@ -10,8 +10,8 @@
 
 namespace stepgraph::detail {
 
-/// How one step's inputs lie in a staging block of a bucket: header, then requests, counts, lengths [rows], tokens
-/// [tokens], patches. The same on both sides of the copy.
+/// How one step's inputs lie in a staging block of a bucket: header, then requests, counts, lengths [rows],
+/// tokens [tokens], patches. The same on both sides of the copy.
 struct staging_layout {
   int rows;
   int tokens;
@@ -29,8 +29,8 @@ struct staging_layout {
 /// All device memory of an executor, carved once for the largest buckets and shared by every step.
 struct step_buffers {
   // the step's vectors and page table: undefined before each step
-  std::int32_t *live_rows, *requests, *query_counts, *seq_lens, *row_status, *cu_seqlens_q, *cu_seqlens_k, *last_row,
-      *cache_seqlens, *next_token;                                     // by row
+  std::int32_t *live_rows, *requests, *query_counts, *seq_lens, *row_status, *cu_seqlens_q, *cu_seqlens_k,
+      *last_row, *cache_seqlens, *next_token;                                    // by row
   std::int32_t *token_ids, *row_of, *positions, *causal_length, *out_cache_loc;  // by token
   std::int32_t* page_table;
   std::int64_t page_columns, page_table_stride;
@@ -55,7 +55,7 @@ struct buffer_sizes {
 };
 
 /// Counts, then allocates. Views of what is adopted stay null.
-arena carve(const step_limits& limits, const kv_layout& layout, const buffer_sizes& sizes, memory_resource& memory,
-            std::size_t budget, step_buffers& buffers);
+arena carve(const step_limits& limits, const kv_layout& layout, const buffer_sizes& sizes,
+            memory_resource& memory, std::size_t budget, step_buffers& buffers);
 
 }  // namespace stepgraph::detail

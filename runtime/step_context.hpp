@@ -35,9 +35,9 @@ struct step_key {
 /// "decode, 8 rows, 8 tokens, variant 0"
 std::string to_string(const step_key& key);
 
-/// What a step's body works on. All pointers are device memory of the executor, the same for every replay; contents
-/// are this step's. Dead rows and tokens are harmless to read (token 0, position 0, the sink slot), the page table
-/// beyond a row's live pages is undefined.
+/// What a step's body works on. All pointers are device memory of the executor, the same for every replay;
+/// contents are this step's. Dead rows and tokens are harmless to read (token 0, position 0, the sink slot),
+/// the page table beyond a row's live pages is undefined.
 struct step_context {
   step_key key;
   stream_ref stream;
@@ -48,7 +48,7 @@ struct step_context {
   const std::int32_t* cache_seqlens;  // [rows] tokens in the cache, this step's included
   const std::int32_t* cu_seqlens_q;   // [rows + 1]
   const std::int32_t* cu_seqlens_k;   // [rows + 1]
-  const std::int32_t* last_row;       // [rows] the row's last token, which goes to the output head; 0 where E = 0
+  const std::int32_t* last_row;  // [rows] the row's last token, which goes to the output head; 0 where E = 0
 
   const std::int32_t* token_ids;      // [tokens]
   const std::int32_t* positions;      // [tokens]
@@ -56,15 +56,15 @@ struct step_context {
   const std::int32_t* causal_length;  // [tokens] cached tokens that the token sees, itself included
   const std::int32_t* out_cache_loc;  // [tokens] KV slot to store at
 
-  const std::int32_t* page_table;     // [rows, page_columns]
-  std::int64_t page_table_stride;     // entries
+  const std::int32_t* page_table;  // [rows, page_columns]
+  std::int64_t page_table_stride;  // entries
   std::int64_t page_columns;
-  int page_shift;                     // log2 of the page size
+  int page_shift;  // log2 of the page size
   const kv_cache_view* kv;
 
-  std::int32_t* next_token;           // [rows], for the body to write: the sampled token, negative for none
-  std::span<std::byte> scratch;       // as many bytes as the step's definition asked for; shared by all steps
-  fault_sink faults;                  // where the body's own kernels report
+  std::int32_t* next_token;      // [rows], for the body to write: the sampled token, negative for none
+  std::span<std::byte> scratch;  // as many bytes as the step's definition asked for; shared by all steps
+  fault_sink faults;             // where the body's own kernels report
 };
 
 }  // namespace stepgraph

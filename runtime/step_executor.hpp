@@ -18,8 +18,8 @@
 
 namespace stepgraph {
 
-/// An embedder's own request table, adopted as a view: its lines are named by the rows of a step, its pages and
-/// lengths are the embedder's to manage. Addresses and strides are baked into the captures.
+/// An embedder's own request table, adopted as a view: its lines are named by the rows of a step, its pages
+/// and lengths are the embedder's to manage. Addresses and strides are baked into the captures.
 struct adopted_requests {
   page_source source{};
   std::int32_t* seq_lens = nullptr;    // [requests], tokens in the cache; each step advances them
@@ -28,19 +28,19 @@ struct adopted_requests {
 
 /// What the executor does not make itself. Everything left out is owned by the executor.
 struct executor_options {
-  std::optional<stream_ref> stream{};          // work runs here; must outlive the executor
-  memory_resource* memory = nullptr;           // device memory comes from here
+  std::optional<stream_ref> stream{};            // work runs here; must outlive the executor
+  memory_resource* memory = nullptr;             // device memory comes from here
   std::size_t memory_budget = arena::no_budget;  // bytes of device memory, at most
-  std::optional<kv_cache_view> kv_cache{};     // the embedder's pool
-  std::optional<adopted_requests> requests{};  // the embedder's request table
-  std::optional<bucket_policy> row_buckets{};  // else powers of two up to max_rows
-  std::optional<bucket_policy> token_buckets{};// of ragged kinds; else powers of two up to max_step_tokens
-  bool poison = false;                         // fill everything undefined with wild values before each step
+  std::optional<kv_cache_view> kv_cache{};       // the embedder's pool
+  std::optional<adopted_requests> requests{};    // the embedder's request table
+  std::optional<bucket_policy> row_buckets{};    // else powers of two up to max_rows
+  std::optional<bucket_policy> token_buckets{};  // of ragged kinds; else powers of two up to max_step_tokens
+  bool poison = false;  // fill everything undefined with wild values before each step
 };
 
-/// The embedder's part of a step: enqueues the model's work on `context.stream` and writes `context.next_token`. Called
-/// once eagerly and once in capture for every bucket. May call cuBLAS or NCCL, fork and join streams; must neither
-/// allocate nor synchronise.
+/// The embedder's part of a step: enqueues the model's work on `context.stream` and writes
+/// `context.next_token`. Called once eagerly and once in capture for every bucket. May call cuBLAS or NCCL,
+/// fork and join streams; must neither allocate nor synchronise.
 using step_body = std::function<void(const step_context& context)>;
 
 struct step_definition {
@@ -54,8 +54,8 @@ struct step_definition {
 /// One row of a step.
 struct step_row {
   request_id request = 0;
-  std::int32_t tokens = 1;                     // E: 0 sits the step out
-  std::span<const std::int32_t> token_ids{};   // [tokens], or empty: the token sampled last (tokens <= 1)
+  std::int32_t tokens = 1;                    // E: 0 sits the step out
+  std::span<const std::int32_t> token_ids{};  // [tokens], or empty: the token sampled last (tokens <= 1)
 };
 
 /// Names a step whose results are on their way.
@@ -69,20 +69,21 @@ enum class when_full { would_block, wait };
 
 /// Captures an embedder's steps once per bucket at the maximum context width, and replays them at any length.
 ///
-/// One stream, one thread: a second thread that calls in is refused. `replay` neither allocates nor synchronises, makes
-/// one small copy and one graph launch, and returns at once.
+/// One stream, one thread: a second thread that calls in is refused. `replay` neither allocates nor
+/// synchronises, makes one small copy and one graph launch, and returns at once.
 class step_executor {
  public:
-  /// Carves everything from one block. Throws `out_of_memory` with the bytes needed and the largest carvings, and
-  /// `invalid_argument` naming the limit that cannot be.
-  step_executor(device where, const step_limits& limits, const kv_layout& layout, std::vector<step_definition> steps,
-                executor_options options = {});
+  /// Carves everything from one block. Throws `out_of_memory` with the bytes needed and the largest carvings,
+  /// and `invalid_argument` naming the limit that cannot be.
+  step_executor(device where, const step_limits& limits, const kv_layout& layout,
+                std::vector<step_definition> steps, executor_options options = {});
   ~step_executor();
   step_executor(step_executor&&) noexcept;
   step_executor& operator=(step_executor&&) noexcept;
 
-  /// Captures every bucket of every step, largest first, each after one eager run of its body. `progress` is told what
-  /// is done and how many there are. Throws `capture_error` naming the step and bucket; the executor stays usable.
+  /// Captures every bucket of every step, largest first, each after one eager run of its body. `progress` is
+  /// told what is done and how many there are. Throws `capture_error` naming the step and bucket; the
+  /// executor stays usable.
   std::span<const capture_report> capture(const std::function<void(int done, int all)>& progress = {});
   std::span<const capture_report> captures() const;
 
@@ -92,10 +93,10 @@ class step_executor {
   /// Gives a request's line back now, its pages once every step launched so far is done.
   void close(request_id request);
 
-  /// Launches the captured step of the smallest bucket that holds `rows`. Nothing is returned (and nothing changed) if
-  /// all staging is in flight, or if pages are free only once a step in flight is done, and `full` is would_block.
-  /// Throws `invalid_argument` for rows that cannot be and for a key that was not captured, `out_of_pages`; then nothing
-  /// was launched and no request changed.
+  /// Launches the captured step of the smallest bucket that holds `rows`. Nothing is returned (and nothing
+  /// changed) if all staging is in flight, or if pages are free only once a step in flight is done, and
+  /// `full` is would_block. Throws `invalid_argument` for rows that cannot be and for a key that was not
+  /// captured, `out_of_pages`; then nothing was launched and no request changed.
   std::optional<step_ticket> replay(step_kind kind, std::span<const step_row> rows, int variant = 0,
                                     when_full full = when_full::wait);
 
@@ -105,8 +106,8 @@ class step_executor {
   /// True if the step's results are there. Does not block.
   bool ready(step_ticket ticket) const;
 
-  /// Blocks until the step is done; its rows' results, valid until `in_flight` further steps. Throws if they have been
-  /// overwritten.
+  /// Blocks until the step is done; its rows' results, valid until `in_flight` further steps. Throws if they
+  /// have been overwritten.
   std::span<const row_result> wait(step_ticket ticket);
 
   /// The first fault since the last reset, if any; no synchronisation, so a step in flight may add one.

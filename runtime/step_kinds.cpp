@@ -13,10 +13,13 @@ const char* to_string(step_kind kind) noexcept {
   return "unknown kind";
 }
 
-bool is_ragged(step_kind kind) noexcept { return kind != step_kind::decode; }
+bool is_ragged(step_kind kind) noexcept {
+  return kind != step_kind::decode;
+}
 
 std::string to_string(const step_key& key) {
-  return message(to_string(key.kind), ", ", key.rows, " rows, ", key.tokens, " tokens, variant ", key.variant);
+  return message(to_string(key.kind), ", ", key.rows, " rows, ", key.tokens, " tokens, variant ",
+                 key.variant);
 }
 
 }  // namespace stepgraph

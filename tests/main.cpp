@@ -1,5 +1,5 @@
-// The main of every test program. The device that device tests run on comes from STEPGRAPH_TEST_DEVICE (host, cuda);
-// where it is not there the program ends with 77, which Meson counts as skipped.
+// The main of every test program. The device that device tests run on comes from STEPGRAPH_TEST_DEVICE (host,
+// cuda); where it is not there the program ends with 77, which Meson counts as skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -20,6 +20,10 @@ std::string_view wanted_device() {
 
 stepgraph::device stepgraph::test_device() {
   return wanted_device() == "cuda" ? device::cuda() : device::host();
+}
+
+bool stepgraph::test_small() {
+  return std::getenv("STEPGRAPH_TEST_SMALL") != nullptr;
 }
 
 std::uint64_t stepgraph::test_seed() {

@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(threads) embed_kernel(const __grid_constant__ 
   wait_for_predecessor();
   const std::int64_t from = static_cast<std::int64_t>(p.token_ids[blockIdx.x]) * p.hidden_size;
   const std::int64_t to = static_cast<std::int64_t>(blockIdx.x) * p.hidden_size;
-  for (int i = threadIdx.x; i < p.hidden_size; i += threads) p.hidden[to + i] = to_float(p.embedding[from + i]);
+  for (int i = threadIdx.x; i < p.hidden_size; i += threads)
+    p.hidden[to + i] = to_float(p.embedding[from + i]);
 }
 
 template <class T>
@@ -71,19 +72,20 @@ __global__ void __launch_bounds__(threads) rms_norm_kernel(const __grid_constant
   float squares = 0.0f;
   for (int i = threadIdx.x; i < p.hidden_size; i += threads) squares += in[i] * in[i];
   const float scale = rsqrtf(block_sum(squares) / p.hidden_size + p.epsilon);
-  for (int i = threadIdx.x; i < p.hidden_size; i += threads) out[i] = from_float<T>(in[i] * scale * p.weight[i]);
+  for (int i = threadIdx.x; i < p.hidden_size; i += threads)
+    out[i] = from_float<T>(in[i] * scale * p.weight[i]);
 }
 
 template <class T>
 struct rope_params {
-  const float* qkv;                     // [tokens, (heads + 2 kv_heads) * head_size]
-  T* query;                             // out [tokens, heads * head_size]
-  T* keys;                              // out, pages of this layer
+  const float* qkv;  // [tokens, (heads + 2 kv_heads) * head_size]
+  T* query;          // out [tokens, heads * head_size]
+  T* keys;           // out, pages of this layer
   T* values;
-  const float2* table;                  // [max_context, head_size / 2] cos, sin
-  const std::int32_t* positions;        // [tokens]
-  const std::int32_t* causal_length;    // [tokens], 0: a token that stores nothing
-  const std::int32_t* out_cache_loc;    // [tokens]
+  const float2* table;                // [max_context, head_size / 2] cos, sin
+  const std::int32_t* positions;      // [tokens]
+  const std::int32_t* causal_length;  // [tokens], 0: a token that stores nothing
+  const std::int32_t* out_cache_loc;  // [tokens]
   std::int64_t page_stride, token_stride, head_stride;
   int page_shift, heads, kv_heads, head_size;
 };
@@ -169,7 +171,8 @@ __global__ void __launch_bounds__(threads) matmul_kernel(const __grid_constant__
             *reinterpret_cast<const uint4*>(p.x + static_cast<std::int64_t>(first + t) * p.columns + column);
 #pragma unroll
         for (int i = 0; i < vector; ++i)
-          sum[t] += to_float(reinterpret_cast<const T*>(&weights)[i]) * to_float(reinterpret_cast<const T*>(&inputs)[i]);
+          sum[t] += to_float(reinterpret_cast<const T*>(&weights)[i]) *
+                    to_float(reinterpret_cast<const T*>(&inputs)[i]);
       }
     }
 #pragma unroll
@@ -223,13 +226,12 @@ class cuda_llama final : public llama_model {
     embedding_ = upload<T>(where, loading, {{weights.token_embedding}});
     if (!tied) output_ = upload<T>(where, loading, {{weights.output}});
     for (const llama_layer_weights& layer : weights.layers)
-      layers_.push_back(
-          {.attention_norm = upload_floats(where, loading, layer.attention_norm),
-           .qkv = upload<T>(where, loading, std::array{layer.query, layer.key, layer.value}),
-           .attention_output = upload<T>(where, loading, {{layer.attention_output}}),
-           .ffn_norm = upload_floats(where, loading, layer.ffn_norm),
-           .gate_up = upload<T>(where, loading, std::array{layer.gate, layer.up}),
-           .down = upload<T>(where, loading, {{layer.down}})});
+      layers_.push_back({.attention_norm = upload_floats(where, loading, layer.attention_norm),
+                         .qkv = upload<T>(where, loading, std::array{layer.query, layer.key, layer.value}),
+                         .attention_output = upload<T>(where, loading, {{layer.attention_output}}),
+                         .ffn_norm = upload_floats(where, loading, layer.ffn_norm),
+                         .gate_up = upload<T>(where, loading, std::array{layer.gate, layer.up}),
+                         .down = upload<T>(where, loading, {{layer.down}})});
     output_norm_ = upload_floats(where, loading, weights.output_norm);
     rope_table_ = upload_floats(where, loading, rope_values());
     check_cublas(cublasCreate(&cublas_), "cublasCreate");
@@ -256,7 +258,8 @@ class cuda_llama final : public llama_model {
     const int tokens = step.key.tokens, hidden = config_.hidden_size, ffn = config_.ffn_size;
     const int attention = config_.heads * config_.head_size;
     const int qkv = attention + 2 * config_.kv_heads * config_.head_size;
-    check_cublas(cublasSetStream(cublas_, static_cast<cudaStream_t>(step.stream.native())), "cublasSetStream");
+    check_cublas(cublasSetStream(cublas_, static_cast<cudaStream_t>(step.stream.native())),
+                 "cublasSetStream");
     // cublasSetStream forgets the workspace
     check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
 
@@ -337,8 +340,8 @@ class cuda_llama final : public llama_model {
     launch<Params>(step.stream, name, kernel, dim3(blocks), dim3(threads), params);
   }
 
-  void norm(const step_context& step, const float* hidden, const buffer& weight, T* out, const std::int32_t* source,
-            int lines) const {
+  void norm(const step_context& step, const float* hidden, const buffer& weight, T* out,
+            const std::int32_t* source, int lines) const {
     run<norm_params<T>>(step, "rms_norm", rms_norm_kernel<T>, lines,
                         {.hidden = hidden,
                          .weight = weight.as<const float>(),
@@ -349,8 +352,8 @@ class cuda_llama final : public llama_model {
   }
 
   /// y [tokens, rows] = or += x [tokens, columns] times the weight [rows, columns] transposed.
-  void matmul(const step_context& step, const buffer& weight, const T* x, float* y, int rows, int columns, int tokens,
-              bool accumulate) const {
+  void matmul(const step_context& step, const buffer& weight, const T* x, float* y, int rows, int columns,
+              int tokens, bool accumulate) const {
     constexpr int few = 8;  // tokens up to which reading the weights is all that costs
     if (std::is_same_v<T, float> || tokens <= few) {
       run<matmul_params<T>>(step, "matmul", matmul_kernel<T>, (rows + threads / 32 - 1) / (threads / 32),
@@ -420,9 +423,10 @@ class cuda_llama final : public llama_model {
 
 std::unique_ptr<llama_model> make_cuda_llama(device where, const llama_weights& weights) {
   STEPGRAPH_EXPECTS(weights.config.hidden_size % 8 == 0 && weights.config.ffn_size % 8 == 0,
-                    "make_cuda_llama: hidden and ffn sizes must be multiples of 8, got ", weights.config.hidden_size,
-                    " and ", weights.config.ffn_size);
-  if (weights.layers.front().query.type == tensor_type::f32) return std::make_unique<cuda_llama<float>>(where, weights);
+                    "make_cuda_llama: hidden and ffn sizes must be multiples of 8, got ",
+                    weights.config.hidden_size, " and ", weights.config.ffn_size);
+  if (weights.layers.front().query.type == tensor_type::f32)
+    return std::make_unique<cuda_llama<float>>(where, weights);
   return std::make_unique<cuda_llama<bf16>>(where, weights);
 }
 

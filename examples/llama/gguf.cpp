@@ -278,7 +278,7 @@ std::int64_t to_integer(const gguf_value& value, const std::byte* from, gguf_val
           message("gguf ", file, ": key ", quoted(key), " is of type ", value_type_name(value.type),
                   value.type == gguf_value_type::array ? " of " : "",
                   value.type == gguf_value_type::array ? value_type_name(type) : "", ", expected integers"),
-          std::source_location::current());
+          detail::source_place::current());
   }
 }
 

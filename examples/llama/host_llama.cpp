@@ -34,13 +34,15 @@ class host_llama final : public llama_model {
   std::size_t weight_bytes() const noexcept override {
     std::size_t bytes = output_.bytes();
     for (const layer& each : layers_)
-      for (const host_matrix* matrix : {&each.query, &each.key, &each.value, &each.attention_output, &each.gate,
-                                        &each.up, &each.down})
+      for (const host_matrix* matrix :
+           {&each.query, &each.key, &each.value, &each.attention_output, &each.gate, &each.up, &each.down})
         bytes += matrix->bytes();
     return bytes;
   }
 
-  std::size_t scratch_bytes(int rows, int tokens) const override { return place(nullptr, rows, tokens).bytes; }
+  std::size_t scratch_bytes(int rows, int tokens) const override {
+    return place(nullptr, rows, tokens).bytes;
+  }
 
   void forward(const step_context& step) const override {
     enqueue_host(step.stream, "embed", [this, step] { embed(step); });
@@ -140,7 +142,8 @@ class host_llama final : public llama_model {
       rope(lines(s.key + kv, config_.kv_heads, head_size), rope_table_, step.positions[t]);
       if (step.causal_length[t] <= 0) continue;
       const std::int64_t slot = step.out_cache_loc[t], in_page = (std::int64_t{1} << step.page_shift) - 1;
-      const std::int64_t place = (slot >> step.page_shift) * cache.page_stride + (slot & in_page) * cache.token_stride;
+      const std::int64_t place =
+          (slot >> step.page_shift) * cache.page_stride + (slot & in_page) * cache.token_stride;
       for (int head = 0; head < config_.kv_heads; ++head) {
         const std::int64_t to = place + head * cache.head_stride, from = kv + std::int64_t{head} * head_size;
         std::copy_n(s.key + from, head_size, static_cast<float*>(const_cast<void*>(cache.keys)) + to);

@@ -8,8 +8,9 @@
 
 namespace stepgraph::llama {
 
-/// A Llama-architecture model as the body of stepgraph's steps. One forward pass serves every kind of step: the tokens
-/// are packed, each sees its own causal length of its row's pages, and the row's last token goes to the output head.
+/// A Llama-architecture model as the body of stepgraph's steps. One forward pass serves every kind of step:
+/// the tokens are packed, each sees its own causal length of its row's pages, and the row's last token goes
+/// to the output head.
 class llama_model {
  public:
   virtual ~llama_model() = default;
@@ -28,8 +29,11 @@ class llama_model {
   /// Enqueues the whole forward pass and greedy sampling. Neither allocates nor synchronises.
   virtual void forward(const step_context& step) const = 0;
 
-  /// The logits of the step that ran last, [rows, vocab_size] float32, in device memory: the head of the scratch.
-  static const float* logits(const step_context& step) { return reinterpret_cast<const float*>(step.scratch.data()); }
+  /// The logits of the step that ran last, [rows, vocab_size] float32, in device memory: the head of the
+  /// scratch.
+  static const float* logits(const step_context& step) {
+    return reinterpret_cast<const float*>(step.scratch.data());
+  }
 
   /// The decode and extend steps of this model, which must outlive the executor that runs them.
   std::vector<step_definition> steps() const;
@@ -38,7 +42,8 @@ class llama_model {
   virtual std::size_t weight_bytes() const noexcept = 0;
 
  protected:
-  llama_model(const llama_config& config, element_type cache_type) : config_(config), cache_type_(cache_type) {}
+  llama_model(const llama_config& config, element_type cache_type)
+      : config_(config), cache_type_(cache_type) {}
   llama_config config_;
   element_type cache_type_;
 };
@@ -46,8 +51,8 @@ class llama_model {
 /// On the host: weights stay quantised as the file has them, activations and KV cache are float32.
 std::unique_ptr<llama_model> make_host_llama(const llama_weights& weights);
 
-/// On a GPU: bf16 weights, activations and KV cache, float32 sums and residuals; float32 throughout where the file's
-/// weights are float32. `max_context` bounds the positions.
+/// On a GPU: bf16 weights, activations and KV cache, float32 sums and residuals; float32 throughout where the
+/// file's weights are float32. `max_context` bounds the positions.
 std::unique_ptr<llama_model> make_cuda_llama(device where, const llama_weights& weights);
 
 /// Whichever `where` asks for.

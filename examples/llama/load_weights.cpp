@@ -50,7 +50,7 @@ tensor_type read_type(const gguf_file& file, const gguf_tensor& found) {
       detail::throw_invalid_argument(
           message("load_llama_weights ", file.name(), ": tensor ", found.name, " is ",
                   gguf_type_name(found.type), ", supported are F32, F16, BF16, Q4_0, Q4_1 and Q8_0"),
-          std::source_location::current());
+          detail::source_place::current());
   }
 }
 

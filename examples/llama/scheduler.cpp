@@ -94,7 +94,8 @@ void scheduler::take(live& row, std::int32_t chunk, const row_result& result) {
   if (result.token == end_of_turn_) return leave(row, stop_reason::end_of_turn);
   talk.generated.push_back(result.token);
   if (talk.on_token) talk.on_token(result.token);
-  if (static_cast<int>(talk.generated.size()) >= talk.max_tokens) return leave(row, stop_reason::token_budget);
+  if (static_cast<int>(talk.generated.size()) >= talk.max_tokens)
+    return leave(row, stop_reason::token_budget);
   if (result.length >= executor_.limits().max_context) leave(row, stop_reason::context_limit);
 }
 

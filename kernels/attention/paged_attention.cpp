@@ -7,11 +7,11 @@ namespace stepgraph {
 
 void paged_attention(stream_ref at, const paged_attention_params& p) {
   constexpr const char* op = "paged_attention";
-  STEPGRAPH_EXPECTS(p.query && p.output && p.cache.keys && p.cache.values && p.page_table && p.row_of &&
-                        p.causal_length,
-                    op, ": a required pointer is null");
-  STEPGRAPH_EXPECTS(p.tokens > 0 && p.rows > 0, op, ": tokens and rows must be positive, got ", p.tokens, " and ",
-                    p.rows);
+  STEPGRAPH_EXPECTS(
+      p.query && p.output && p.cache.keys && p.cache.values && p.page_table && p.row_of && p.causal_length,
+      op, ": a required pointer is null");
+  STEPGRAPH_EXPECTS(p.tokens > 0 && p.rows > 0, op, ": tokens and rows must be positive, got ", p.tokens,
+                    " and ", p.rows);
   STEPGRAPH_EXPECTS(p.head_size == 64 || p.head_size == 128, op, ": head_size ", p.head_size,
                     " is not supported, only 64 and 128");
   STEPGRAPH_EXPECTS(p.kv_heads > 0 && p.heads > 0 && p.heads % p.kv_heads == 0, op, ": ", p.kv_heads,
@@ -19,7 +19,8 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
   STEPGRAPH_EXPECTS(p.page_shift >= 0 && p.page_shift <= 10, op,
                     ": the page size must be a power of two from 1 to 1024, got 2^", p.page_shift);
   STEPGRAPH_EXPECTS(p.page_columns > 0 && (p.page_table_stride >= p.page_columns || p.rows == 1), op,
-                    ": page_table_stride ", p.page_table_stride, " is less than page_columns ", p.page_columns);
+                    ": page_table_stride ", p.page_table_stride, " is less than page_columns ",
+                    p.page_columns);
   const std::int64_t vector = p.type == element_type::f32 ? 4 : 8;  // elements in 16 bytes
   STEPGRAPH_EXPECTS(p.cache.page_stride % vector == 0 && p.cache.token_stride % vector == 0 &&
                         p.cache.head_stride % vector == 0,

@@ -54,7 +54,8 @@ void attend(const paged_attention_params& p, int token, int head) {
   softmax_state<HeadSize> state;
   std::int64_t offset[chunk];  // of each position's key and value, elements
   float score[chunk];
-  for (std::int64_t begin = p.window > 0 && end > p.window ? end - p.window : 0; begin < end; begin += chunk) {
+  for (std::int64_t begin = p.window > 0 && end > p.window ? end - p.window : 0; begin < end;
+       begin += chunk) {
     int count = 0;
     for (std::int64_t position = begin; position < std::min(end, begin + chunk); ++position) {
       const std::int64_t page = table[position >> p.page_shift];

@@ -23,7 +23,8 @@ struct better {
 
 // grid: captured rows
 // a block finds the largest logit of its row
-__global__ void __launch_bounds__(threads) greedy_sample_kernel(const __grid_constant__ greedy_sample_params p) {
+__global__ void __launch_bounds__(threads)
+    greedy_sample_kernel(const __grid_constant__ greedy_sample_params p) {
   using reduce = cub::BlockReduce<candidate, threads>;
   __shared__ typename reduce::TempStorage storage;
   wait_for_predecessor();
@@ -49,7 +50,8 @@ __global__ void __launch_bounds__(threads) greedy_sample_kernel(const __grid_con
 }  // namespace
 
 void detail::greedy_sample_cuda(stream_ref at, const greedy_sample_params& params) {
-  launch<greedy_sample_params>(at, "greedy_sample", greedy_sample_kernel, dim3(params.rows), dim3(threads), params);
+  launch<greedy_sample_params>(at, "greedy_sample", greedy_sample_kernel, dim3(params.rows), dim3(threads),
+                               params);
 }
 
 }  // namespace stepgraph

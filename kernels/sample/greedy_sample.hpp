@@ -7,11 +7,12 @@
 
 namespace stepgraph {
 
-/// Argmax of each live row's logits; ties go to the lowest id. A NaN among them gives -1 and the status `nan_logits`.
+/// Argmax of each live row's logits; ties go to the lowest id. A NaN among them gives -1 and the status
+/// `nan_logits`.
 struct greedy_sample_params {
-  const float* logits = nullptr;               // [rows, vocab_size]
-  std::int64_t logits_stride = 0;              // elements between rows
-  std::int32_t rows = 0;                       // B, captured
+  const float* logits = nullptr;   // [rows, vocab_size]
+  std::int64_t logits_stride = 0;  // elements between rows
+  std::int32_t rows = 0;           // B, captured
   std::int32_t vocab_size = 0;
   const std::int32_t* live_rows = nullptr;     // n
   const std::int32_t* query_counts = nullptr;  // [rows] or null; a row with 0 gets -1

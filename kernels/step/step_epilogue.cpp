@@ -11,10 +11,11 @@ void step_epilogue(stream_ref at, const step_epilogue_params& params) {
   STEPGRAPH_EXPECTS(params.header && params.live_rows && params.requests && params.query_counts &&
                         params.cache_seqlens && params.next_token && params.row_status,
                     op, ": an input is null");
-  STEPGRAPH_EXPECTS(params.state.seq_lens && params.state.last_token, op, ": the request state has a null pointer");
+  STEPGRAPH_EXPECTS(params.state.seq_lens && params.state.last_token, op,
+                    ": the request state has a null pointer");
   STEPGRAPH_EXPECTS(params.results && params.result_slots > 0 && params.ring_rows >= params.rows, op,
-                    ": the result ring holds ", params.result_slots, " slots of ", params.ring_rows, " rows for ",
-                    params.rows, " rows");
+                    ": the result ring holds ", params.result_slots, " slots of ", params.ring_rows,
+                    " rows for ", params.rows, " rows");
   launch_tiles(at, step_epilogue_op{params});
 }
 

@@ -8,8 +8,8 @@ namespace stepgraph {
 void step_prologue(stream_ref at, const step_prologue_params& params) {
   constexpr const char* op = step_prologue_op::name;
   check(params.inputs);
-  STEPGRAPH_EXPECTS(params.header && params.staged_requests && params.staged_query_counts && params.staged_lengths &&
-                        params.staged_tokens && params.patches,
+  STEPGRAPH_EXPECTS(params.header && params.staged_requests && params.staged_query_counts &&
+                        params.staged_lengths && params.staged_tokens && params.patches,
                     op, ": a staged input is null");
   STEPGRAPH_EXPECTS(params.state.pages && params.state.seq_lens && params.state.last_token, op,
                     ": the request state has a null pointer");

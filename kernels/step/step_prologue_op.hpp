@@ -63,9 +63,9 @@ struct step_prologue_op {
       count = 0;  // the row sits the step out
       live = false;
     }
-    const auto clamped = static_cast<std::int32_t>(clamp_reported(count, 0, p.inputs.max_query_count, p.inputs.faults,
-                                                                  op_id::step_prologue, row,
-                                                                  row_status::query_count_clamped));
+    const auto clamped =
+        static_cast<std::int32_t>(clamp_reported(count, 0, p.inputs.max_query_count, p.inputs.faults,
+                                                 op_id::step_prologue, row, row_status::query_count_clamped));
     const std::int32_t known = live ? p.staged_lengths[row] : 0;
     p.requests[row] = request;
     p.query_counts[row] = clamped;

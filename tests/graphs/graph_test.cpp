@@ -140,7 +140,8 @@ TEST_CASE("events order streams and measure time") {
   CHECK(end.milliseconds_since(start) >= 0);
 }
 
-TEST_CASE("a graph of one device is refused by a stream of another" * doctest::skip(device::cuda_count() == 0)) {
+TEST_CASE("a graph of one device is refused by a stream of another" *
+          doctest::skip(device::cuda_count() == 0)) {
   const stream on_host(device::host()), on_gpu(device::cuda());
   const graph_exec exec = capture(on_host, [](stream_ref) {}).instantiate();
   CHECK_THROWS_AS(exec.launch(on_gpu), invalid_argument);

@@ -48,12 +48,12 @@ void compare(const reference::batch& in, std::int64_t extra_stride = 0) {
 }  // namespace
 
 TEST_CASE("decode metadata of random ragged batches equals the definitions and touches live columns alone") {
-  for (int i = 0; i < 60; ++i)
+  for (int i = 0; i < test_rounds(60); ++i)
     compare(reference::random_batch(test_seed() + i, {.page_granular = i % 2 == 0, .poison = true}), i % 4);
 }
 
 TEST_CASE("decode metadata clamps and reports what cannot be") {
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < test_rounds(20); ++i) {
     compare(reference::random_batch(test_seed() + 500 + 2 * i, {.poison = true, .bad_request = true}));
     compare(reference::random_batch(test_seed() + 501 + 2 * i, {.poison = true, .bad_length = true}));
   }
@@ -61,12 +61,13 @@ TEST_CASE("decode metadata clamps and reports what cannot be") {
 
 TEST_CASE("widths around the tile and past it, page size 1") {
   for (const std::int64_t width : {1, 63, 64, 65, 1000, 4095, 4096, 4097, 20000})
-    compare(reference::random_batch(test_seed() + width, {.rows = 5, .page_size = 1, .max_context = width}), 3);
+    compare(reference::random_batch(test_seed() + width, {.rows = 5, .page_size = 1, .max_context = width}),
+            3);
 }
 
 TEST_CASE("more rows than one block has threads, some longer than a tile") {
-  compare(reference::random_batch(test_seed() + 9, {.rows = 600, .page_size = 1, .max_context = 9000,
-                                                    .length_limit = 200}));
+  compare(reference::random_batch(test_seed() + 9,
+                                  {.rows = 600, .page_size = 1, .max_context = 9000, .length_limit = 200}));
 }
 
 TEST_CASE("one capture serves every live count and length") {
@@ -79,15 +80,16 @@ TEST_CASE("one capture serves every live count and length") {
   device_vector<std::int32_t> source(at, slots);
   const graph_exec exec =
       capture(at, [&](stream_ref s) {
-        decode_metadata(s, {.lengths = {.live_rows = live.data(), .rows = rows, .seq_lens = seq_lens.data(),
-                                        .cap = width},
-                            .requests = requests.data(),
-                            .source = {.table = source.data(), .row_stride = width, .requests = rows, .columns = width},
-                            .cache_seqlens = lens.data(),
-                            .cu_seqlens_k = cu.data(),
-                            .page_table = table.data(),
-                            .page_table_stride = width,
-                            .page_columns = width});
+        decode_metadata(
+            s,
+            {.lengths = {.live_rows = live.data(), .rows = rows, .seq_lens = seq_lens.data(), .cap = width},
+             .requests = requests.data(),
+             .source = {.table = source.data(), .row_stride = width, .requests = rows, .columns = width},
+             .cache_seqlens = lens.data(),
+             .cu_seqlens_k = cu.data(),
+             .page_table = table.data(),
+             .page_table_stride = width,
+             .page_columns = width});
       }).instantiate();
   reference::random_integers random(test_seed());
   for (int n = rows; n >= 0; --n) {
@@ -111,21 +113,24 @@ TEST_CASE("one capture serves every live count and length") {
 TEST_CASE("decode metadata refuses by name what the host can see") {
   const stream at(test_device());
   device_vector<std::int32_t> numbers(at, 64, 0);
-  decode_metadata_params params{.lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 16},
-                                .requests = numbers.data(),
-                                .source = {.table = numbers.data(), .row_stride = 16, .requests = 2, .columns = 16},
-                                .cache_seqlens = numbers.data(),
-                                .page_table = numbers.data(),
-                                .page_table_stride = 16,
-                                .page_columns = 16};
+  decode_metadata_params params{
+      .lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 16},
+      .requests = numbers.data(),
+      .source = {.table = numbers.data(), .row_stride = 16, .requests = 2, .columns = 16},
+      .cache_seqlens = numbers.data(),
+      .page_table = numbers.data(),
+      .page_table_stride = 16,
+      .page_columns = 16};
   decode_metadata(at, params);
   SUBCASE("a table that is too narrow") {
     params.page_columns = 15;
-    CHECK_THROWS_WITH_AS(decode_metadata(at, params), doctest::Contains("page_table has 15 columns"), invalid_argument);
+    CHECK_THROWS_WITH_AS(decode_metadata(at, params), doctest::Contains("page_table has 15 columns"),
+                         invalid_argument);
   }
   SUBCASE("a stride below the width") {
     params.page_table_stride = 12;
-    CHECK_THROWS_WITH_AS(decode_metadata(at, params), doctest::Contains("page_table_stride 12"), invalid_argument);
+    CHECK_THROWS_WITH_AS(decode_metadata(at, params), doctest::Contains("page_table_stride 12"),
+                         invalid_argument);
   }
   SUBCASE("prefix sums that overflow") {
     params.lengths.cap = INT32_MAX;

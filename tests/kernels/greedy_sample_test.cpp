@@ -16,7 +16,8 @@ TEST_CASE("greedy sampling finds the largest logit, the lowest id on a tie") {
   reference::random_integers random(test_seed());
   for (const int vocab : {1, 2, 31, 1000, 5003}) {
     const int rows = 5, live = 4, stride = vocab + 3;
-    std::vector<float> logits(rows * stride, std::numeric_limits<float>::quiet_NaN());  // dead rows are never read
+    std::vector<float> logits(rows * stride,
+                              std::numeric_limits<float>::quiet_NaN());  // dead rows are never read
     std::vector<std::int32_t> want(rows, 0);
     for (int r = 0; r < live; ++r) {
       for (int v = 0; v < vocab; ++v) logits[r * stride + v] = static_cast<float>(random.between(-40, 40));
@@ -68,7 +69,11 @@ TEST_CASE("logits that are all minus infinity give the lowest id") {
   const stream at(test_device());
   device_vector<float> logits(at, 100, -std::numeric_limits<float>::infinity());
   device_vector<std::int32_t> n(at, {1}), tokens(at, 1, 99);
-  greedy_sample(at, {.logits = logits.data(), .logits_stride = 100, .rows = 1, .vocab_size = 100,
-                     .live_rows = n.data(), .next_token = tokens.data()});
+  greedy_sample(at, {.logits = logits.data(),
+                     .logits_stride = 100,
+                     .rows = 1,
+                     .vocab_size = 100,
+                     .live_rows = n.data(),
+                     .next_token = tokens.data()});
   CHECK(tokens.get()[0] == 0);
 }

@@ -16,10 +16,10 @@ struct attention_case {
   std::function<double(std::int64_t position, int element)> key;  // of the query's KV head
   std::function<double(std::int64_t position, int element)> value;
   double scale = 1.0;
-  double logit_cap = 0.0;        // cap * tanh(x / cap); 0: off
-  std::int64_t window = 0;       // positions seen, own included; 0: all
+  double logit_cap = 0.0;   // cap * tanh(x / cap); 0: off
+  std::int64_t window = 0;  // positions seen, own included; 0: all
   bool has_sink = false;
-  double sink = 0.0;             // a logit in the denominator alone
+  double sink = 0.0;  // a logit in the denominator alone
 };
 
 struct attention_output {

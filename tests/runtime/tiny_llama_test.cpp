@@ -1,4 +1,5 @@
-// Whole steps of a real model shape, from seeded weights: replay, eager mode and a straightforward pass must agree.
+// Whole steps of a real model shape, from seeded weights: replay, eager mode and a straightforward pass must
+// agree.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -42,8 +43,8 @@ std::vector<std::int32_t> random_prompt(reference::random_integers& random, int 
 }
 
 /// Greedy continuation by the reference, no paging and no graph.
-std::vector<std::int32_t> reference_text(reference::llama_reference& model, const std::vector<std::int32_t>& prompt,
-                                         int count) {
+std::vector<std::int32_t> reference_text(reference::llama_reference& model,
+                                         const std::vector<std::int32_t>& prompt, int count) {
   model.reset();
   std::vector<float> logits;
   for (const std::int32_t token : prompt) logits = model.forward(token);
@@ -73,11 +74,13 @@ TEST_CASE("replay = eager = a straightforward forward pass, token for token") {
   reference::random_integers random(test_seed());
   step_executor replayed = t.executor(2), eager = t.executor(2);
   replayed.capture();
-  for (int i = 0; i < 5; ++i) {
-    const auto prompt = random_prompt(random, static_cast<int>(random.between(1, 40)), t.weights.config.vocab_size);
-    const auto want = reference_text(plain, prompt, 128);
-    CHECK(text_of(replayed, prompt, 128) == want);
-    CHECK(text_of(eager, prompt, 128, llama::step_mode::eager) == want);
+  const int length = test_small() ? 12 : 128;
+  for (int i = 0; i < test_rounds(5); ++i) {
+    const auto prompt =
+        random_prompt(random, static_cast<int>(random.between(1, 40)), t.weights.config.vocab_size);
+    const auto want = reference_text(plain, prompt, length);
+    CHECK(text_of(replayed, prompt, length) == want);
+    CHECK(text_of(eager, prompt, length, llama::step_mode::eager) == want);
   }
   CHECK(eager.statistics().eager_steps > 0);
   CHECK(eager.captures().empty());
@@ -92,11 +95,12 @@ TEST_CASE("rows join and leave, of any length, and each text is what it is alone
     together.capture();
     const std::size_t captures = together.captures().size();
     const activity before = activity_now();
-    std::vector<llama::conversation> talks(17);
+    std::vector<llama::conversation> talks(test_small() ? 6 : 17);
     llama::scheduler loop(together, -1);
     for (auto& talk : talks) {
-      talk.prompt = random_prompt(random, static_cast<int>(random.between(1, 60)), t.weights.config.vocab_size);
-      talk.max_tokens = static_cast<int>(random.between(1, 50));
+      talk.prompt =
+          random_prompt(random, static_cast<int>(random.between(1, 60)), t.weights.config.vocab_size);
+      talk.max_tokens = static_cast<int>(random.between(1, test_small() ? 6 : 50));
       loop.add(talk);
     }
     while (loop.step()) {
@@ -114,7 +118,7 @@ TEST_CASE("rows join and leave, of any length, and each text is what it is alone
   }
 }
 
-TEST_CASE("a request runs to the last token of its context") {
+TEST_CASE("a request runs to the last token of its context" * doctest::skip(test_small())) {
   const tiny t;
   step_executor executor = t.executor(1);
   executor.capture();
@@ -149,7 +153,7 @@ TEST_CASE("logits of a replay equal the straightforward pass within rounding") {
   executor.capture();
   const request_id request = executor.open();
   reference::random_integers random(test_seed() + 2);
-  for (int i = 0; i < 50; ++i) {
+  for (int i = 0; i < test_rounds(50); ++i) {
     const std::vector<std::int32_t> token = random_prompt(random, 1, t.weights.config.vocab_size);
     const std::vector<step_row> rows{{.request = request, .tokens = 1, .token_ids = token}};
     executor.wait(*executor.replay(step_kind::decode, rows));

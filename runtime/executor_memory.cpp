@@ -1,0 +1,87 @@
+#include <algorithm>
+
+#include "runtime/executor_state.hpp"
+
+namespace stepgraph {
+namespace {
+
+constexpr unsigned char wild = 0x7f;     // as an index far outside every table, as a float 3.4e38
+constexpr unsigned char wild_kv = 0xff;  // NaN in every element type
+
+}  // namespace
+
+void step_executor::state::allocate(const kv_layout& layout) {
+  detail::buffer_sizes sizes{.rows = row_buckets.largest(),
+                             .tokens = std::max(row_buckets.largest(), token_buckets.largest()),
+                             .page_columns = pages_of(limits.max_context, page_shift),
+                             .kv_pages = limits.kv_pages,
+                             .scratch_bytes = 0,
+                             .own_requests = !options.requests,
+                             .own_kv = !options.kv_cache};
+  if (sizes.kv_pages == 0) sizes.kv_pages = limits.max_requests * sizes.page_columns + 1;
+  for (const step_definition& step : steps)
+    if (step.scratch_bytes)
+      for (const int rows : row_buckets.sizes())
+        for (const int tokens : token_buckets.sizes())
+          sizes.scratch_bytes =
+              std::max(sizes.scratch_bytes, step.scratch_bytes(rows, is_ragged(step.kind) ? tokens : rows));
+
+  memory_resource& memory = options.memory ? *options.memory : device_memory(where);
+  device_block = detail::carve(limits, layout, sizes, memory, options.memory_budget, buffers);
+  if (options.kv_cache) buffers.kv = *options.kv_cache;
+  limits.kv_pages = buffers.kv.layers.front().pages;
+  if (options.requests) {
+    const adopted_requests& adopted = *options.requests;
+    source = adopted.source;
+    buffers.state = {
+        .pages = const_cast<std::int32_t*>(source.table),  // never written: no patches are staged
+        .page_stride = source.row_stride,
+        .page_columns = 0,
+        .requests = source.requests,
+        .seq_lens = adopted.seq_lens,
+        .last_token = adopted.last_token};
+  } else {
+    requests.emplace(limits.max_requests, limits.max_context, page_shift, limits.kv_pages);
+    source = {.table = buffers.state.pages,
+              .row_stride = buffers.state.page_stride,
+              .requests = limits.max_requests,
+              .columns = sizes.page_columns,
+              .page_shift = page_shift,
+              .page_granular = true,
+              .pool_pages = limits.kv_pages};
+  }
+  named_in.resize(source.requests);
+
+  arena_plan pinned;
+  staging_bytes = (detail::staging_layout{sizes.rows, sizes.tokens}.bytes() + 255) / 256 * 256;
+  const auto pinned_staging = pinned.add<std::byte>("staging", staging_bytes * limits.in_flight);
+  const auto pinned_results = pinned.add<row_result>("results", std::size_t(limits.in_flight) * sizes.rows);
+  const auto pinned_fault = pinned.add<fault_record>("fault", 1);
+  pinned_block = arena(std::move(pinned), pinned_memory(where));
+  staging = pinned_block.view(pinned_staging);
+  results = pinned_block.view(pinned_results);
+  faults = pinned_block.view(pinned_fault).data();
+  *faults = {};
+  for (int i = 0; i < limits.in_flight; ++i) slots.push_back({.done = event(where)});
+
+  // nothing is live yet: no pages, no lengths, and a sink page that holds zeros
+  stream.fill(buffers.staging, 0, detail::staging_layout{sizes.rows, sizes.tokens}.bytes());
+  stream.fill(buffers.fault_taken, 0, sizeof(std::int32_t));
+  if (!options.requests) {
+    stream.fill(buffers.state.pages, 0xff, std::size_t(limits.max_requests) * buffers.state.page_stride * 4);
+    stream.fill(buffers.state.seq_lens, 0, std::size_t(limits.max_requests) * 4);
+    stream.fill(buffers.state.last_token, 0, std::size_t(limits.max_requests) * 4);
+  }
+  if (!options.kv_cache)
+    for (const kv_pages_view& layer : buffers.kv.layers)
+      for (const void* half : {layer.keys, layer.values})
+        stream.fill(const_cast<void*>(half), options.poison ? wild_kv : 0,
+                    layer.page_stride * layer.pages * size_of(layout.type));
+  stream.synchronize();
+}
+
+void step_executor::state::poison() {
+  stream.fill(buffers.undefined.data(), wild, buffers.undefined.size());
+}
+
+}  // namespace stepgraph
