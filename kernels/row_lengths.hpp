@@ -26,14 +26,20 @@ struct index_sink {
   bool wide = false;
 
   index_sink() = default;
-  index_sink(std::int32_t* values) : data(values), wide(false) {}  // NOLINT: a pointer is a view
-  index_sink(std::int64_t* values) : data(values), wide(true) {}   // NOLINT
+  STEPGRAPH_HD index_sink(std::int32_t* values) : data(values), wide(false) {}  // NOLINT: a pointer is a view
+  STEPGRAPH_HD index_sink(std::int64_t* values) : data(values), wide(true) {}   // NOLINT
 
   STEPGRAPH_HD void store(std::int64_t i, std::int64_t value) const {
     if (wide)
       static_cast<std::int64_t*>(data)[i] = value;
     else
       static_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
+  }
+  /// The same vector from element `first` on.
+  STEPGRAPH_HD index_sink from(std::int64_t first) const {
+    if (!data) return {};
+    return wide ? index_sink(static_cast<std::int64_t*>(data) + first)
+                : index_sink(static_cast<std::int32_t*>(data) + first);
   }
   STEPGRAPH_HD explicit operator bool() const { return data != nullptr; }
 };

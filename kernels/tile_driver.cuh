@@ -39,8 +39,8 @@ struct tile_grid {
 };
 
 /// About two blocks a multiprocessor, never fewer than one a line, unless there are very many lines.
-inline tile_grid grid_for(int lines, int multiprocessors) {
-  const int wanted = 2 * multiprocessors;
+inline tile_grid grid_for(int lines, int multiprocessors, int blocks_a_multiprocessor = 2) {
+  const int wanted = blocks_a_multiprocessor * multiprocessors;
   const int x = std::min(lines, 8 * multiprocessors) + 1;
   return {x, std::max(1, wanted / x)};
 }

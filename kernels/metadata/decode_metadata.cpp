@@ -16,19 +16,21 @@ void check_query_mode(const char* op, const decode_metadata_params& p) {
                     op, ": q_stride ", p.q_stride, " overflows cu_seqlens_q of ", p.lengths.rows, " rows");
 }
 
-void check_window(const char* op, const decode_metadata_params& p, std::int64_t pages) {
+}  // namespace
+
+void detail::check_decode_tables(const char* op, const decode_metadata_params& p) {
+  const std::int64_t pages = pages_of(p.lengths.cap, p.source.page_shift);
+  check_table(op, "page_table", decode_metadata_op{p}.table(), p.lengths.rows, pages);
   const sliding_window_params& window = p.window;
   if (!window.page_table && !window.out_cache_loc) return;
   STEPGRAPH_EXPECTS(!window.full_to_swa != !window.page_map, op,
                     ": a sliding window needs full_to_swa or page_map, and not both");
-  detail::check_map(op, "window.full_to_swa", window.full_to_swa);
-  detail::check_map(op, "window.page_map", window.page_map);
-  detail::check_table(op, "window.page_table",
+  check_map(op, "window.full_to_swa", window.full_to_swa);
+  check_map(op, "window.page_map", window.page_map);
+  check_table(op, "window.page_table",
                       {window.page_table, window.page_table_stride, p.page_columns, window.skip, p.tail},
                       p.lengths.rows, pages);
 }
-
-}  // namespace
 
 void decode_metadata(stream_ref at, const decode_metadata_params& params) {
   constexpr const char* op = decode_metadata_op::name;
@@ -36,10 +38,8 @@ void decode_metadata(stream_ref at, const decode_metadata_params& params) {
   detail::check_map(op, "page_map", params.page_map);
   STEPGRAPH_EXPECTS(params.cache_seqlens, op, ": cache_seqlens is null");
   detail::check_sums(op, "cu_seqlens_k", params.cu_seqlens_k, params.lengths.rows, params.lengths.cap);
-  const std::int64_t pages = pages_of(params.lengths.cap, params.source.page_shift);
-  detail::check_table(op, "page_table", decode_metadata_op{params}.table(), params.lengths.rows, pages);
+  detail::check_decode_tables(op, params);
   check_query_mode(op, params);
-  check_window(op, params, pages);
   launch_tiles(at, decode_metadata_op{params});
 }
 

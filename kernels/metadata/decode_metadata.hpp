@@ -65,4 +65,9 @@ void multi_head_metadata(stream_ref at, const decode_metadata_params& params);
 /// Decode metadata with cu_seqlens_q = cumsum0(E), whatever the mode given.
 void draft_extend_metadata(stream_ref at, decode_metadata_params params);
 
+namespace detail {
+/// Throws `invalid_argument` for page tables of `params`, the window's included, that cannot be.
+void check_decode_tables(const char* op, const decode_metadata_params& params);
+}  // namespace detail
+
 }  // namespace stepgraph

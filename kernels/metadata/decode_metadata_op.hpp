@@ -81,8 +81,11 @@ struct decode_metadata_op {
   STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
     if (!line.source && begin < line.live && team.rank() == 0)
       p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
-    if (!p.window.page_table)
-      return write_page_line(team, p.source, p.page_map, table(), line, row, 1, begin, end, p.faults, id, row);
+    if (!p.window.page_table) {
+      const std::int32_t bad = write_pages(team, p.source, p.page_map, table(), line, row, 1, begin, end);
+      if (bad >= 0) p.faults.report(id, row, row_status::slot_out_of_range, bad);
+      return;
+    }
     const std::int32_t live_end = line.source && end > line.live ? line.live : line.source ? end : begin;
     std::int32_t* const to = p.page_table ? p.page_table + row * p.page_table_stride : nullptr;
     std::int32_t* const window_to = p.window.page_table + row * p.window.page_table_stride;
@@ -91,7 +94,7 @@ struct decode_metadata_op {
       window_output out{{p.source, by_slot ? p.window.full_to_swa : p.window.page_map, by_slot, p.window.skip},
                         {p.source, -1}, p.page_map, p.skip, to, window_to};
       map_columns<1>(team, strided_entries{line.source, p.source.column_shift()}, out, begin, live_end);
-      const std::int32_t bad = out.page.bad_column >= 0 ? out.page.bad_column : out.window.raw.bad_column;
+      const std::int32_t bad = out.page.bad() >= 0 ? out.page.bad() : out.window.bad();
       if (bad >= 0) p.faults.report(id, row, row_status::slot_out_of_range, bad);
     }
     for (std::int32_t x = (begin > live_end ? begin : live_end) + team.rank(); x < end; x += team.size()) {

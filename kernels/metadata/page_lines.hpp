@@ -28,22 +28,25 @@ struct page_converter {
   int entry_shift;      // entry to page
   std::uint32_t limit;  // pages; an entry at or past it, or negative, is reported
   std::int32_t skip;
+  int result_shift;     // pages to groups of pages, pooled keys
   std::int32_t bad_column = -1;
 
-  STEPGRAPH_HD page_converter(const page_source& source, std::int32_t skip_value)
+  STEPGRAPH_HD page_converter(const page_source& source, std::int32_t skip_value, int group_shift = 0)
       : entry_shift(source.page_granular ? 0 : source.page_shift),
         limit(source.pool_pages > 0 && source.pool_pages < (std::int64_t{1} << 31)
                   ? static_cast<std::uint32_t>(source.pool_pages)
                   : 0x80000000u),
-        skip(skip_value) {}
+        skip(skip_value),
+        result_shift(group_shift) {}
 
   /// Page of `entry`, or `skip`.
   STEPGRAPH_HD std::int32_t operator()(std::int32_t x, std::int32_t entry) {
     const std::int32_t page = entry >> entry_shift;
     const bool good = static_cast<std::uint32_t>(page) < limit;
     if (!good) bad_column = x;
-    return good ? page : skip;
+    return good ? page >> result_shift : skip;
   }
+  STEPGRAPH_HD std::int32_t bad() const { return bad_column; }
 };
 
 /// The same, looked up in a map of pages, or in a map of slots whose entries are divided again.
@@ -52,9 +55,15 @@ struct mapped_page_converter {
   index_map map;
   int slot_shift;   // page to the map's index: 0 for a map of pages
   std::int32_t skip;
+  int result_shift;
 
-  STEPGRAPH_HD mapped_page_converter(const page_source& source, const index_map& by, bool by_slot, std::int32_t value)
-      : raw(source, -1), map(by), slot_shift(by_slot ? source.page_shift : 0), skip(value) {}
+  STEPGRAPH_HD mapped_page_converter(const page_source& source, const index_map& by, bool by_slot, std::int32_t value,
+                                     int group_shift = 0)
+      : raw(source, -1),
+        map(by),
+        slot_shift(by_slot ? source.page_shift : 0),
+        skip(value),
+        result_shift(slot_shift + group_shift) {}
 
   STEPGRAPH_HD std::int32_t operator()(std::int32_t x, std::int32_t entry) {
     const std::int32_t page = raw(x, entry);
@@ -64,8 +73,47 @@ struct mapped_page_converter {
     const std::int64_t index = entry_is_slot ? entry : std::int64_t{page} << slot_shift;
     if (!map.has(index)) raw.bad_column = x;
     const std::int64_t mapped = map[index];
-    return mapped < 0 ? skip : static_cast<std::int32_t>(mapped >> slot_shift);
+    return mapped < 0 ? skip : static_cast<std::int32_t>(mapped >> result_shift);
   }
+  STEPGRAPH_HD std::int32_t bad() const { return raw.bad_column; }
+};
+
+/// A table's entries as the KV slots of tokens: column x plus `first` is the token's position. Looked up in a page
+/// map or a slot map, where there is one.
+struct slot_converter {
+  page_converter raw;
+  int page_shift;
+  std::int32_t first;
+  std::int32_t skip;
+  index_map page_map;
+  index_map slot_map;
+
+  STEPGRAPH_HD slot_converter(const page_source& source, const index_map& by_page, const index_map& by_slot,
+                              std::int32_t value, std::int32_t first_token = 0)
+      : raw(source, -1),
+        page_shift(source.page_shift),
+        first(first_token),
+        skip(value),
+        page_map(by_page),
+        slot_map(by_slot) {}
+
+  STEPGRAPH_HD std::int32_t operator()(std::int32_t x, std::int32_t entry) {
+    const std::int32_t page = raw(x, entry);
+    if (page < 0) return skip;
+    const std::int64_t in_page = (raw.entry_shift > 0 || page_shift == 0 ? entry : std::int64_t{x} + first) &
+                                 ((std::int64_t{1} << page_shift) - 1);
+    std::int64_t slot = (std::int64_t{page} << page_shift) + in_page;
+    if (page_map) {
+      if (!page_map.has(page)) raw.bad_column = x;
+      const std::int64_t mapped = page_map[page];
+      slot = mapped < 0 ? -1 : (mapped << page_shift) + in_page;
+    } else if (slot_map) {
+      if (!slot_map.has(slot)) raw.bad_column = x;
+      slot = slot_map[slot];
+    }
+    return slot < 0 ? skip : static_cast<std::int32_t>(slot);
+  }
+  STEPGRAPH_HD std::int32_t bad() const { return raw.bad_column; }
 };
 
 /// Output of `map_columns`: one table of pages, every value on `copies` lines.
@@ -88,31 +136,46 @@ struct page_output {
   STEPGRAPH_HD bool by_four() const { return aligned16(line) && (copies <= 1 || (stride & 3) == 0); }
 };
 
-/// Columns [begin, end) of one line of pages, onto `copies` lines from `line_index` on, and the tail.
-template <class Team>
-STEPGRAPH_HD void write_page_line(Team& team, const page_source& source, const index_map& map, const table_sink& table,
-                                  const page_line& line, std::int64_t line_index, int copies, std::int32_t begin,
-                                  std::int32_t end, const fault_sink& faults, op_id op, int row) {
+/// Columns [begin, end) of one line, converted, onto `copies` lines of `table` from `first_line` on, and the tail.
+/// Returns a column whose entry was out of range, or -1.
+template <int in_flight = 4, class Team, class In, class Converter>
+STEPGRAPH_HD std::int32_t write_line(Team& team, const table_sink& table, const page_line& line, std::int64_t first_line,
+                                     int copies, std::int32_t begin, std::int32_t end, const In& in,
+                                     const Converter& converter) {
   const std::int32_t live_end = end < line.live ? end : line.live;
-  std::int32_t* const to = table.line(line_index);
-  if (line.source) {
-    const strided_entries entries{line.source, source.column_shift()};
-    std::int32_t bad_column = -1;
-    if (!map) {
-      page_output<page_converter> out{{source, table.skip}, to, table.stride, copies};
-      map_columns(team, entries, out, begin, live_end);
-      bad_column = out.page.bad_column;
-    } else {
-      page_output<mapped_page_converter> out{{source, map, false, table.skip}, to, table.stride, copies};
-      map_columns<2>(team, entries, out, begin, live_end);
-      bad_column = out.page.raw.bad_column;
-    }
-    if (bad_column >= 0) faults.report(op, row, row_status::slot_out_of_range, bad_column);
-  } else {
-    fill_columns(team, to, table.stride, copies, begin, live_end, table.skip);
-  }
+  page_output<Converter> out{converter, table.line(first_line), table.stride, copies};
+  if (line.source)
+    map_columns<in_flight>(team, in, out, begin, live_end);
+  else
+    fill_columns(team, out.line, table.stride, copies, begin, live_end, table.skip);
   if (end > line.live)
-    fill_columns(team, to, table.stride, copies, begin > line.live ? begin : line.live, end, table.tail.value);
+    fill_columns(team, out.line, table.stride, copies, begin > line.live ? begin : line.live, end, table.tail.value);
+  return out.page.bad();
+}
+
+/// The same for a table of pages, or of groups of 2^group_shift pages.
+template <class Team>
+STEPGRAPH_HD std::int32_t write_pages(Team& team, const page_source& source, const index_map& map,
+                                      const table_sink& table, const page_line& line, std::int64_t first_line,
+                                      int copies, std::int32_t begin, std::int32_t end, int group_shift = 0) {
+  const strided_entries in{line.source, source.column_shift() + group_shift};
+  if (!map)
+    return write_line(team, table, line, first_line, copies, begin, end, in,
+                      page_converter{source, table.skip, group_shift});
+  return write_line<2>(team, table, line, first_line, copies, begin, end, in,
+                       mapped_page_converter{source, map, false, table.skip, group_shift});
+}
+
+/// The same for a table of the slots of tokens.
+template <class Team>
+STEPGRAPH_HD std::int32_t write_slots(Team& team, const page_source& source, const index_map& map,
+                                      const table_sink& table, const page_line& line, std::int64_t first_line,
+                                      int copies, std::int32_t begin, std::int32_t end) {
+  const slot_converter converter{source, map, {}, table.skip};
+  if (source.page_granular)
+    return write_line<2>(team, table, line, first_line, copies, begin, end,
+                         repeated_entries{line.source, source.page_shift}, converter);
+  return write_line(team, table, line, first_line, copies, begin, end, strided_entries{line.source, 0}, converter);
 }
 
 }  // namespace stepgraph

@@ -51,13 +51,13 @@ STEPGRAPH_HD token_place place_of(const row_lengths& lengths, const query_tokens
   return {row, number, causal > 0 ? causal : 0};
 }
 
-/// Writes cu_seqlens_q [rows + 1], reporting counts that were clamped or cut off; a sync() makes it readable.
-/// `visit(row, first, end)` sees every row's tokens [first, end).
+/// Writes cu_seqlens_q [rows + 1] unless it is null, reporting counts that were clamped or cut off; a sync() makes it
+/// readable. `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
 template <class Team, class Visit>
-STEPGRAPH_HD void scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
+STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
                                     std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op, Visit visit) {
   std::int64_t before = 0;
-  if (team.rank() == 0) cu_seqlens_q[0] = 0;
+  if (team.rank() == 0 && cu_seqlens_q) cu_seqlens_q[0] = 0;
   for (int base = 0; base < lengths.rows; base += team.size()) {
     const int row = base + team.rank();
     const bool captured = row < lengths.rows;
@@ -71,11 +71,12 @@ STEPGRAPH_HD void scan_query_tokens(Team& team, const row_lengths& lengths, cons
         faults.report(op, row, row_status::query_count_clamped, query.raw(row));
       else if (end - first < count)
         faults.report(op, row, row_status::query_count_clamped, count);
-      cu_seqlens_q[row + 1] = static_cast<std::int32_t>(end);
+      if (cu_seqlens_q) cu_seqlens_q[row + 1] = static_cast<std::int32_t>(end);
       visit(row, static_cast<std::int32_t>(first), static_cast<std::int32_t>(end));
     }
     before += sum.total;
   }
+  return static_cast<std::int32_t>(before < query.tokens ? before : query.tokens);
 }
 
 /// KV slot of token `position` of the row's request, or -1, reported, where request or entry is out of range.

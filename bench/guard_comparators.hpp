@@ -1,0 +1,31 @@
+#pragma once
+
+#include "kernels/metadata/decode_metadata.hpp"
+
+/// Other ways to keep decode metadata's cost near the live region, on the same inputs as stepgraph's own; each is one
+/// kernel launched without programmatic overlap, as engines do.
+namespace stepgraph::bench {
+
+enum class guard_policy {
+  full_width,    // every captured column is computed
+  early_exit,    // a block for every 1,024 captured columns of a row, which ends if they are dead
+  bounded_grid,  // 8,192 blocks in a loop over all captured column blocks
+  block_a_row,   // a block walks its row's live columns
+};
+const char* to_string(guard_policy policy);
+
+void decode_by(guard_policy policy, stream_ref at, const decode_metadata_params& params);
+
+/// stepgraph's own kernel in other shapes: blocks a multiprocessor, and with or without programmatic launch.
+void decode_shaped(stream_ref at, const decode_metadata_params& params, int blocks_a_multiprocessor, bool programmatic);
+
+/// stepgraph's own kernel with its guard compiled out: every row is taken to be `page_columns` long.
+void decode_unguarded(stream_ref at, const decode_metadata_params& params);
+
+/// A kernel of `blocks` blocks that does nothing, launched programmatically or not.
+void empty_kernel(stream_ref at, int blocks, bool programmatic);
+
+/// 16-byte copy of `bytes`, 8 blocks of 256 threads a multiprocessor: the bandwidth that heavy cases are held against.
+void plain_copy(stream_ref at, void* to, const void* from, std::int64_t bytes);
+
+}  // namespace stepgraph::bench
