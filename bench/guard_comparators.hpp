@@ -19,6 +19,11 @@ void decode_by(guard_policy policy, stream_ref at, const decode_metadata_params&
 /// stepgraph's own kernel in other shapes: blocks a multiprocessor, and with or without programmatic launch.
 void decode_shaped(stream_ref at, const decode_metadata_params& params, int blocks_a_multiprocessor, bool programmatic);
 
+/// Parts of stepgraph's own kernel, to see what each costs: heads of rows without help, and the bare chain of loads
+/// (length and request, entry, store). Right only where rows are no longer than their heads.
+void decode_heads_only(stream_ref at, const decode_metadata_params& params);
+void decode_chain_only(stream_ref at, const decode_metadata_params& params);
+
 /// stepgraph's own kernel with its guard compiled out: every row is taken to be `page_columns` long.
 void decode_unguarded(stream_ref at, const decode_metadata_params& params);
 

@@ -55,11 +55,13 @@ void run_decode(stream_ref at, const decode_shape& shape, report& into, bool sha
   const timing own = time_chain(at, [&](stream_ref s) { decode_metadata(s, params); });
   print("stepgraph", own, own.median <= shape.bar ? "" : "<-- over its bar");
   into.add("decode metadata, stepgraph", parameters, own, in.bytes(), best, best_us);
-  const timing serial = time_chain(at, [&](stream_ref s) { decode_shaped(s, params, 2, false); });
+  const timing serial = time_chain(at, [&](stream_ref s) { decode_shaped(s, params, 0, false); });
   print("stepgraph, no programmatic launch", serial);
   into.add("decode metadata, stepgraph without programmatic launch", parameters, serial, in.bytes());
   if (!shapes) return;
-  for (const int blocks : {1, 3, 4, 6})
+  print("heads only", time_chain(at, [&](stream_ref s) { decode_heads_only(s, params); }));
+  print("chain only", time_chain(at, [&](stream_ref s) { decode_chain_only(s, params); }));
+  for (const int blocks : {1, 2, 3, 4})
     print(message("blocks a multiprocessor: ", blocks).c_str(),
           time_chain(at, [&](stream_ref s) { decode_shaped(s, params, blocks, true); }));
 }

@@ -20,8 +20,8 @@ struct strided_entries {
   const std::int32_t* entry;
   int shift;
 
-  STEPGRAPH_HD std::int32_t one(std::int32_t x) const { return entry[std::int64_t{x} << shift]; }
-  STEPGRAPH_HD quad four(std::int32_t x) const { return *reinterpret_cast<const quad*>(entry + x); }
+  STEPGRAPH_HD std::int32_t one(std::int64_t x) const { return entry[x << shift]; }
+  STEPGRAPH_HD quad four(std::int64_t x) const { return *reinterpret_cast<const quad*>(entry + x); }
   STEPGRAPH_HD bool by_four() const { return shift == 0 && aligned16(entry); }
 };
 
@@ -30,13 +30,16 @@ struct repeated_entries {
   const std::int32_t* entry;
   int shift;
 
-  STEPGRAPH_HD std::int32_t one(std::int32_t x) const { return entry[x >> shift]; }
-  STEPGRAPH_HD quad four(std::int32_t x) const {
+  STEPGRAPH_HD std::int32_t one(std::int64_t x) const { return entry[x >> shift]; }
+  STEPGRAPH_HD quad four(std::int64_t x) const {
     const std::int32_t shared = entry[x >> shift];
     return {{shared, shared, shared, shared}};
   }
   STEPGRAPH_HD bool by_four() const { return shift >= 2; }
 };
+
+/// Columns worth a block's while, of loads of 16 bytes or of one entry a thread.
+STEPGRAPH_HD int least_columns_of(int shift) { return shift == 0 ? 1024 : 256; }
 
 /// Moves columns [begin, end) of `in` through `out`, which has
 ///   value convert(x, entry)                    what column x becomes; may read maps, must not write
@@ -47,45 +50,46 @@ template <int in_flight = 4, class Team, class In, class Out>
 STEPGRAPH_HD void map_columns(Team& team, const In& in, Out& out, std::int32_t begin, std::int32_t end) {
 #if defined(__CUDA_ARCH__)
   using value = typename Out::value;
-  const std::int32_t step = team.size();
+  constexpr std::int32_t step = Team::size();
   if (in.by_four() && out.by_four()) {
     const std::int32_t quads = end >> 2;
     // the last one to three entries go with the first round
     const std::int32_t odd = (quads << 2) + team.rank();
-    const bool has_odd = odd < end;
     std::int32_t odd_entry = 0;
-    if (has_odd) odd_entry = in.one(odd);
+    if (odd < end) odd_entry = in.one(odd);
     for (std::int32_t first = (begin >> 2) + team.rank(); first < quads; first += step * in_flight) {
+      // note: offsets from one address, so that they become immediates
+      const std::int64_t x = std::int64_t{first} << 2;
       quad entries[in_flight];
 #pragma unroll
       for (int i = 0; i < in_flight; ++i)
-        if (first + i * step < quads) entries[i] = in.four((first + i * step) << 2);
-      value values[in_flight][4];
+        if (first + i * step < quads) entries[i] = in.four(x + 4 * i * step);
 #pragma unroll
       for (int i = 0; i < in_flight; ++i)
         if (first + i * step < quads) {
+          value values[4];
 #pragma unroll
-          for (int k = 0; k < 4; ++k) values[i][k] = out.convert(((first + i * step) << 2) + k, entries[i].v[k]);
+          for (int k = 0; k < 4; ++k)
+            values[k] = out.convert(static_cast<std::int32_t>(x) + 4 * i * step + k, entries[i].v[k]);
+          out.store4(x + 4 * i * step, values);
         }
-#pragma unroll
-      for (int i = 0; i < in_flight; ++i)
-        if (first + i * step < quads) out.store4((first + i * step) << 2, values[i]);
     }
-    if (has_odd) out.store(odd, out.convert(odd, odd_entry));
+    if (odd < end) out.store(odd, out.convert(odd, odd_entry));
     return;
   }
   for (std::int32_t first = begin + team.rank(); first < end; first += step * in_flight) {
+    const std::int64_t x = first;
     std::int32_t entries[in_flight];
 #pragma unroll
     for (int i = 0; i < in_flight; ++i)
-      if (first + i * step < end) entries[i] = in.one(first + i * step);
+      if (first + i * step < end) entries[i] = in.one(x + i * step);
     value values[in_flight];
 #pragma unroll
     for (int i = 0; i < in_flight; ++i)
       if (first + i * step < end) values[i] = out.convert(first + i * step, entries[i]);
 #pragma unroll
     for (int i = 0; i < in_flight; ++i)
-      if (first + i * step < end) out.store(first + i * step, values[i]);
+      if (first + i * step < end) out.store(x + i * step, values[i]);
   }
 #else
   for (std::int32_t x = begin + team.rank(); x < end; x += team.size()) out.store(x, out.convert(x, in.one(x)));

@@ -38,20 +38,23 @@ struct tile_grid {
   int parts;
 };
 
-/// About two blocks a multiprocessor, never fewer than one a line, unless there are very many lines.
-inline tile_grid grid_for(int lines, int multiprocessors, int blocks_a_multiprocessor = 2) {
+/// About two blocks a multiprocessor (one where there are few lines), never fewer than one a line, unless there are
+/// very many of these. A line's blocks are a power of two, so that kernels divide by shifts.
+inline tile_grid grid_for(int lines, int multiprocessors, int blocks_a_multiprocessor = 0) {
+  if (blocks_a_multiprocessor == 0) blocks_a_multiprocessor = lines > 8 ? 2 : 1;
   const int wanted = blocks_a_multiprocessor * multiprocessors;
   const int x = std::min(lines, 8 * multiprocessors) + 1;
-  return {x, std::max(1, wanted / x)};
+  int parts = 1;
+  while (2 * parts * x <= wanted) parts *= 2;
+  return {x, parts};
 }
 
 /// Columns of the head that each of a line's blocks begins with: the line in equal parts, unless that is too little
-/// for a block or more than `most`.
-__device__ __forceinline__ std::int32_t head_columns(std::int32_t columns, std::int32_t parts, std::int32_t most) {
-  constexpr std::int32_t least = 1024;  // 16 bytes a thread
-  const std::int32_t even = parts > 1 ? static_cast<std::int32_t>(static_cast<std::uint32_t>(columns) / parts) : columns;
-  if (even < least) return least;
-  return even < most ? (even + 128) & ~127 : most;  // note: 512-byte steps keep accesses aligned
+/// for a block or more than `most`. Multiples of 128, which keep accesses aligned.
+__device__ __forceinline__ std::int32_t head_columns(std::int32_t columns, std::int32_t least, std::int32_t most) {
+  const std::int32_t even = columns >> (31 - __clz(static_cast<int>(gridDim.y)));
+  const std::int32_t rounded = (even & ~127) + 128;
+  return even < least ? least : even < most ? rounded : most;
 }
 
 /// What a block keeps of the lines it may help with.
@@ -80,48 +83,51 @@ class tile_queue {
   static constexpr std::int32_t most = 2 * Op::tile_columns;
   static constexpr std::int32_t tile = Op::tile_columns;
 
+  __device__ std::int32_t head(const typename Op::line& of) const {
+    return head_columns(of.columns, op_.least_columns(), most);
+  }
+
   __device__ bool next_head() {
     // block 0 of x has the vectors instead
     while (blockIdx.x > 0 && head_index_ < lines_) {
       index = head_index_;
       head_index_ += static_cast<int>(gridDim.x) - 1;
       line = op_.load(index);
-      const std::int64_t head = head_columns(line.columns, gridDim.y, most);
-      if (set(blockIdx.y * head, head)) return true;
+      const std::int64_t each = head(line);
+      if (set(blockIdx.y * each, each)) return true;
     }
     return false;
   }
 
   __device__ bool next_shared() {
-    const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
     while (tile_index_ >= tiles_end_) {
       if (!next_round()) return false;
     }
-    const auto wanted = static_cast<std::int32_t>(tile_index_ - tiles_begin_);
-    tile_index_ += blocks;
+    const std::int32_t wanted = tile_index_ - tiles_begin_;
+    tile_index_ += static_cast<std::int32_t>(gridDim.x * gridDim.y);
     int low = 0;  // the last line whose first tile is not past the wanted one
 #pragma unroll
     for (int step = tile_threads / 2; step > 0; step /= 2)
       if (shared_.first_tile[low + step] <= wanted) low += step;
     index = base_ + low;
     line = shared_.line[low];
-    return set(std::int64_t{head_columns(line.columns, gridDim.y, most)} * gridDim.y +
+    return set(std::int64_t{head(line)} * gridDim.y +
                    std::int64_t{wanted - shared_.first_tile[low]} * tile,
                tile);
   }
 
   /// Scans the next lines, one a thread; false if there are none.
   __device__ bool next_round() {
-    if (base_ >= 0) {
+    base_ += tile_threads;
+    if (base_ >= lines_) return false;
+    if (base_ > 0) {
       __syncthreads();  // the shared lines are written again
       mine_ = {};
+      const int index_of_mine = base_ + static_cast<int>(threadIdx.x);
+      if (index_of_mine < lines_) mine_ = op_.load(index_of_mine);
     }
-    base_ = base_ < 0 ? 0 : base_ + tile_threads;
-    if (base_ >= lines_) return false;
-    const int index_of_mine = base_ + static_cast<int>(threadIdx.x);
-    if (base_ > 0 && index_of_mine < lines_) mine_ = op_.load(index_of_mine);
     const std::int64_t rest =
-        mine_.columns - std::int64_t{head_columns(mine_.columns, gridDim.y, most)} * gridDim.y;
+        mine_.columns - std::int64_t{head(mine_)} * gridDim.y;
     const auto tiles = rest > 0 ? static_cast<std::int32_t>((rest + tile - 1) / tile) : 0;
     if (!__syncthreads_or(tiles)) return true;
     const host_team::sum sum = team_.exclusive_sum(tiles);
@@ -129,7 +135,7 @@ class tile_queue {
     shared_.line[threadIdx.x] = mine_;
     __syncthreads();
     tiles_begin_ = tiles_end_;
-    tiles_end_ += sum.total;
+    tiles_end_ += static_cast<std::int32_t>(sum.total);
     return true;
   }
 
@@ -145,15 +151,23 @@ class tile_queue {
   typename Op::line mine_;
   int lines_;
   int head_index_ = static_cast<int>(blockIdx.x) - 1;
-  int base_ = -1;                                  // first line of this round
-  std::int64_t tiles_begin_ = 0, tiles_end_ = 0;   // of this round
-  std::int64_t tile_index_ = std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+  int base_ = -tile_threads;                      // first line of this round
+  std::int32_t tiles_begin_ = 0, tiles_end_ = 0;  // of this round
+  std::int32_t tile_index_ = static_cast<std::int32_t>(blockIdx.y * gridDim.x + blockIdx.x);
 };
+
+/// Blocks that must fit on a multiprocessor: an op whose `small` is true takes so few registers that the next kernel's
+/// blocks find room beside this one's.
+template <class Op>
+constexpr int min_blocks = 2;
+template <class Op>
+  requires Op::small
+constexpr int min_blocks<Op> = 4;
 
 // grid: (lines + 1) x parts, about two blocks a multiprocessor; one block for an op of vectors alone
 // block (0, 0) makes the vectors, block (1 + i, part) that head of line i, all of them what is left of longer lines
 template <class Op>
-__global__ void __launch_bounds__(tile_threads, 2) run_tiles(const __grid_constant__ Op op) {
+__global__ void __launch_bounds__(tile_threads, min_blocks<Op>) run_tiles(const __grid_constant__ Op op) {
   __shared__ block_team::storage scan_storage;
   wait_for_predecessor();
   block_team team(scan_storage);
@@ -161,7 +175,10 @@ __global__ void __launch_bounds__(tile_threads, 2) run_tiles(const __grid_consta
     op.vectors(team);
   } else {
     __shared__ help_storage<Op> shared;
-    const auto mine = static_cast<int>(threadIdx.x) < op.lines() ? op.load(threadIdx.x) : typename Op::line{};
+    // note: no branch depends on what is loaded here, so that the loads are under way beside the block's own
+    const int rank = static_cast<int>(threadIdx.x), last = op.lines() - 1;
+    auto mine = op.load(rank < last ? rank : last);
+    if (rank > last) mine.columns = 0;
     if (blockIdx.x == 0 && blockIdx.y == 0) op.vectors(team);
     tile_queue<Op> queue(op, team, shared, mine);
     while (queue.next()) op.tile(team, queue.index, queue.line, queue.begin, queue.end);

@@ -7,6 +7,7 @@
 #include "graphs/stream.hpp"
 #include "graphs/thread_pool.hpp"
 #include "kernels/guard.hpp"
+#include "kernels/kernel_registry.hpp"
 
 /// One driver for every bookkeeping op. An op is a small trivially copyable struct that says what it does to lines and
 /// columns; the driver decides where that runs, so an op knows nothing of grids, blocks or threads:
@@ -20,6 +21,7 @@
 ///     struct line { std::int32_t columns; ... };       // what a tile needs to know of its line
 ///     int lines() const;                               // lines captured: rows or tokens, times tables
 ///     line load(int index) const;                      // from device memory; columns 0 where nothing is written
+///     int least_columns() const;                       // a multiple of 128 worth a block's while
 ///     template <class Team> void tile(Team&, int index, const line&, std::int32_t begin, std::int32_t end) const;
 ///   };
 ///
@@ -81,7 +83,10 @@ void launch_tiles_cuda(stream_ref at, const Op& op);
 /// Enqueues `op` on `at`, whichever backend that is.
 template <class Op>
 void launch_tiles(stream_ref at, const Op& op) {
-  if (at.is_host()) return enqueue_host(at, Op::name, [op] { run_tiles_host(op); });
+  if (at.is_host()) {
+    detail::note_kernel(Op::name, reinterpret_cast<const void*>(&run_tiles_host<Op>));
+    return enqueue_host(at, Op::name, [op] { run_tiles_host(op); });
+  }
 #if STEPGRAPH_CUDA
   launch_tiles_cuda(at, op);
 #else

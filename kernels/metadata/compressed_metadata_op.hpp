@@ -25,6 +25,7 @@ struct compressed_metadata_op {
   using line = page_line;
   compressed_metadata_params p;
 
+  STEPGRAPH_HD static constexpr int least_columns() { return 1024; }
   STEPGRAPH_HD int lines() const { return p.tokens * p.levels; }
   STEPGRAPH_HD int live() const { return live_count(p.live_tokens, p.tokens); }
   /// c of a token, 0 for a dead one.

@@ -40,6 +40,7 @@ void decode_metadata(stream_ref at, const decode_metadata_params& params) {
   detail::check_sums(op, "cu_seqlens_k", params.cu_seqlens_k, params.lengths.rows, params.lengths.cap);
   detail::check_decode_tables(op, params);
   check_query_mode(op, params);
+  if (plain_decode_metadata_op::serves(params)) return launch_tiles(at, plain_decode_metadata_op{params});
   launch_tiles(at, decode_metadata_op{params});
 }
 

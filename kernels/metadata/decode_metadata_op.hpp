@@ -29,18 +29,62 @@ struct window_output {
     }
     return {mapped < 0 ? skip : static_cast<std::int32_t>(mapped), window(x, entry)};
   }
-  STEPGRAPH_HD void store(std::int32_t x, const value& v) const {
+  STEPGRAPH_HD void store(std::int64_t x, const value& v) const {
     if (line) line[x] = v.page;
     window_line[x] = v.window;
   }
-  STEPGRAPH_HD void store4(std::int32_t x, const value (&v)[4]) const {
+  STEPGRAPH_HD void store4(std::int64_t x, const value (&v)[4]) const {
     if (line) *reinterpret_cast<quad*>(line + x) = quad{{v[0].page, v[1].page, v[2].page, v[3].page}};
     *reinterpret_cast<quad*>(window_line + x) = quad{{v[0].window, v[1].window, v[2].window, v[3].window}};
   }
   STEPGRAPH_HD bool by_four() const { return aligned16(line) && aligned16(window_line); }
 };
 
-/// Body of `decode_metadata`; see the parameters for what it writes. A line is a row.
+/// Body of `decode_metadata` where lengths, their sums and the page table are all that is asked for: small, as this is
+/// the commonest of a step's nodes. A line is a row.
+struct plain_decode_metadata_op {
+  static constexpr const char* name = "decode_metadata";
+  static constexpr op_id id = op_id::decode_metadata;
+  static constexpr int tile_columns = 4096;
+  static constexpr bool small = true;
+  using line = page_line;
+  decode_metadata_params p;
+
+  STEPGRAPH_HD int lines() const { return p.lengths.rows; }
+  STEPGRAPH_HD int least_columns() const { return least_columns_of(p.source.column_shift()); }
+
+  STEPGRAPH_HD line load(int row) const {
+    const std::int64_t request = p.requests[row];
+    const auto live = static_cast<std::int32_t>(pages_of(p.lengths.length(row), p.source.page_shift));
+    return {live, live, p.source.has_request(request) ? p.source.line(request) : nullptr};
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void vectors(Team& team) const {
+    write_lengths(team, p.lengths, p.cache_seqlens, p.cu_seqlens_k, p.faults, id);
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
+    std::int32_t* const to = p.page_table + row * p.page_table_stride;
+    page_output<page_converter, true> out{{p.source, p.skip}, to, 0, 1};
+    if (line.source)
+      map_columns(team, strided_entries{line.source, p.source.column_shift()}, out, begin, end);
+    else
+      fill_columns(team, to, 0, 1, begin, end, p.skip);
+    if (!line.source && team.rank() == 0)
+      p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
+    if (out.page.bad() >= 0) p.faults.report(id, row, row_status::slot_out_of_range, out.page.bad());
+  }
+
+  /// Whether this op does all that `p` asks for.
+  static bool serves(const decode_metadata_params& p) {
+    return p.page_table && !p.page_map && !p.window.page_table && !p.window.out_cache_loc &&
+           p.tail.mode == tail_mode::none && p.cu_seqlens_q_mode == query_mode::left_alone;
+  }
+};
+
+/// Body of `decode_metadata` with whatever is asked for; see the parameters. A line is a row.
 struct decode_metadata_op {
   static constexpr const char* name = "decode_metadata";
   static constexpr op_id id = op_id::decode_metadata;
@@ -49,6 +93,7 @@ struct decode_metadata_op {
   decode_metadata_params p;
 
   STEPGRAPH_HD int lines() const { return p.lengths.rows; }
+  STEPGRAPH_HD int least_columns() const { return least_columns_of(p.source.column_shift()); }
   STEPGRAPH_HD table_sink table() const {
     return {p.page_table, p.page_table_stride, p.page_columns, p.skip, p.tail};
   }

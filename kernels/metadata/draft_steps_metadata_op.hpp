@@ -14,6 +14,7 @@ struct draft_steps_metadata_op {
   using line = page_line;
   draft_steps_metadata_params p;  // decode.lengths.delta is `steps`
 
+  STEPGRAPH_HD int least_columns() const { return decode_metadata_op{p.decode}.least_columns(); }
   STEPGRAPH_HD int lines() const { return p.steps + p.decode.lengths.rows; }
   STEPGRAPH_HD line load(int index) const {
     return index < p.steps ? line{1, 1, nullptr} : decode_metadata_op{p.decode}.load(index - p.steps);

@@ -19,6 +19,7 @@ struct dsa_metadata_op {
   dsa_metadata_params p;
 
   STEPGRAPH_HD int rows() const { return p.lengths.rows; }
+  STEPGRAPH_HD int least_columns() const { return least_columns_of(p.page_table_1 ? 0 : p.source.column_shift()); }
   STEPGRAPH_HD int lines() const {
     return (rows() + 1) * ((p.real_page_table ? 1 : 0) + (p.page_table_1 ? 1 : 0) + (p.pooled_table ? 1 : 0));
   }

@@ -17,10 +17,10 @@ struct packed_output {
   std::int64_t capacity;
 
   STEPGRAPH_HD value convert(std::int32_t x, std::int32_t entry) { return converter(x, entry); }
-  STEPGRAPH_HD void store(std::int32_t x, value v) const {
+  STEPGRAPH_HD void store(std::int64_t x, value v) const {
     if (first + x < capacity) out.store(first + x, v);
   }
-  STEPGRAPH_HD void store4(std::int32_t, const value (&)[4]) const {}
+  STEPGRAPH_HD void store4(std::int64_t, const value (&)[4]) const {}
   STEPGRAPH_HD static bool by_four() { return false; }
 };
 
@@ -29,8 +29,8 @@ struct token_entries {
   const std::int32_t* entry;
   int shift;
   std::int32_t start;
-  STEPGRAPH_HD std::int32_t one(std::int32_t x) const { return entry[(std::int64_t{x} + start) >> shift]; }
-  STEPGRAPH_HD static quad four(std::int32_t) { return {}; }
+  STEPGRAPH_HD std::int32_t one(std::int64_t x) const { return entry[(x + start) >> shift]; }
+  STEPGRAPH_HD static quad four(std::int64_t) { return {}; }
   STEPGRAPH_HD static bool by_four() { return false; }
 };
 
@@ -45,6 +45,7 @@ struct kv_indices_op {
   };
   kv_indices_params p;
 
+  STEPGRAPH_HD static constexpr int least_columns() { return 1024; }
   STEPGRAPH_HD int lines() const { return p.lengths.rows; }
   STEPGRAPH_HD line load(int row) const {
     const auto length = static_cast<std::int32_t>(p.lengths.length(row));
@@ -93,15 +94,15 @@ struct unified_entries {
   std::int64_t prefix_first, prefix_count, extend_first, extend_count;
   std::int32_t prefix_length;
 
-  STEPGRAPH_HD bool has(std::int32_t x) const {
+  STEPGRAPH_HD bool has(std::int64_t x) const {
     const std::int64_t at = x < prefix_length ? prefix_first + x : extend_first + (x - prefix_length);
     return at >= 0 && at < (x < prefix_length ? prefix_count : extend_count);
   }
-  STEPGRAPH_HD std::int32_t one(std::int32_t x) const {
+  STEPGRAPH_HD std::int32_t one(std::int64_t x) const {
     if (!has(x)) return -1;
     return x < prefix_length ? prefix[prefix_first + x] : extend[extend_first + (x - prefix_length)];
   }
-  STEPGRAPH_HD static quad four(std::int32_t) { return {}; }
+  STEPGRAPH_HD static quad four(std::int64_t) { return {}; }
   STEPGRAPH_HD static bool by_four() { return false; }
 };
 
@@ -126,6 +127,7 @@ struct unified_kv_indices_op {
   };
   unified_kv_indices_params p;
 
+  STEPGRAPH_HD static constexpr int least_columns() { return 1024; }
   STEPGRAPH_HD int lines() const { return p.lengths.rows; }
   STEPGRAPH_HD std::int64_t raw_prefix(int row) const { return p.prefix_indptr[row + 1] - p.prefix_indptr[row]; }
   STEPGRAPH_HD line load(int row) const {

@@ -117,7 +117,7 @@ struct slot_converter {
 };
 
 /// Output of `map_columns`: one table of pages, every value on `copies` lines.
-template <class Converter>
+template <class Converter, bool one_line = false>
 struct page_output {
   using value = std::int32_t;
   Converter page;
@@ -126,14 +126,15 @@ struct page_output {
   int copies;
 
   STEPGRAPH_HD value convert(std::int32_t x, std::int32_t entry) { return page(x, entry); }
-  STEPGRAPH_HD void store(std::int32_t x, value v) const {
-    for (int i = 0; i < copies; ++i) line[i * stride + x] = v;
+  STEPGRAPH_HD int lines() const { return one_line ? 1 : copies; }
+  STEPGRAPH_HD void store(std::int64_t x, value v) const {
+    for (int i = 0; i < lines(); ++i) line[i * stride + x] = v;
   }
-  STEPGRAPH_HD void store4(std::int32_t x, const value (&v)[4]) const {
-    for (int i = 0; i < copies; ++i)
+  STEPGRAPH_HD void store4(std::int64_t x, const value (&v)[4]) const {
+    for (int i = 0; i < lines(); ++i)
       *reinterpret_cast<quad*>(line + i * stride + x) = quad{{v[0], v[1], v[2], v[3]}};
   }
-  STEPGRAPH_HD bool by_four() const { return aligned16(line) && (copies <= 1 || (stride & 3) == 0); }
+  STEPGRAPH_HD bool by_four() const { return aligned16(line) && (lines() <= 1 || (stride & 3) == 0); }
 };
 
 /// Columns [begin, end) of one line, converted, onto `copies` lines of `table` from `first_line` on, and the tail.

@@ -17,8 +17,8 @@ struct kept_entry {
 struct later_entries {
   const std::int32_t* entry;
   std::int32_t first;
-  STEPGRAPH_HD std::int32_t one(std::int32_t x) const { return entry[x - first]; }
-  STEPGRAPH_HD static quad four(std::int32_t) { return {}; }
+  STEPGRAPH_HD std::int32_t one(std::int64_t x) const { return entry[x - first]; }
+  STEPGRAPH_HD static quad four(std::int64_t) { return {}; }
   STEPGRAPH_HD static bool by_four() { return false; }
 };
 
@@ -35,6 +35,7 @@ struct spec_page_table_op {
   };
   spec_page_table_params p;
 
+  STEPGRAPH_HD static constexpr int least_columns() { return 1024; }
   STEPGRAPH_HD int lines() const { return p.tokens; }
   STEPGRAPH_HD static std::int32_t clamped(const page_table_view& table, int line) {
     const std::int32_t length = table.length[line];
