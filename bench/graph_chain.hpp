@@ -13,7 +13,7 @@ struct timing {
   double median = 0;  // microseconds a node
   double minimum = 0;
   double maximum = 0;
-  int count = 0;      // measurements
+  int count = 0;  // measurements
 };
 
 struct chain_options {
@@ -22,8 +22,8 @@ struct chain_options {
   int count = 21;    // measurements
 };
 
-/// Microseconds a node of a graph made of `options.nodes` times `enqueue(stream)`. Clocks are warm: as many replays
-/// go before as are measured.
+/// Microseconds a node of a graph made of `options.nodes` times `enqueue(stream)`. Clocks are warm: as many
+/// replays go before as are measured.
 template <class Enqueue>
 timing time_chain(stream_ref at, const Enqueue& enqueue, const chain_options& options = {}) {
   const graph_exec exec = capture(at, [&](stream_ref s) {
@@ -41,7 +41,10 @@ timing time_chain(stream_ref at, const Enqueue& enqueue, const chain_options& op
     each.push_back(1e3 * stop.milliseconds_since(start) / (options.replays * options.nodes));
   }
   std::sort(each.begin(), each.end());
-  return {.median = each[each.size() / 2], .minimum = each.front(), .maximum = each.back(), .count = options.count};
+  return {.median = each[each.size() / 2],
+          .minimum = each.front(),
+          .maximum = each.back(),
+          .count = options.count};
 }
 
 }  // namespace stepgraph::bench

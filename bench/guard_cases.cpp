@@ -11,9 +11,9 @@ namespace stepgraph::bench {
 
 const std::vector<decode_shape>& decode_shapes() {
   static const std::vector<decode_shape> shapes = {
-      {0, 1048576, 1, 4096, 1.5},   {0, 1048576, 64, 4096, 1.75},  {0, 1048576, 64, 20000, 4.0},
-      {0, 1048576, 64, 65536, 8.6}, {0, 262144, 256, 4096, 2.7},   {6, 1048576, 1, 4096, 1.35},
-      {6, 1048576, 64, 4096, 1.5},  {6, 1048576, 64, 65536, 2.2},  {6, 262144, 256, 65536, 4.4},
+      {0, 1048576, 1, 4096, 1.5},   {0, 1048576, 64, 4096, 1.75}, {0, 1048576, 64, 20000, 4.0},
+      {0, 1048576, 64, 65536, 8.6}, {0, 262144, 256, 4096, 2.7},  {6, 1048576, 1, 4096, 1.35},
+      {6, 1048576, 64, 4096, 1.5},  {6, 1048576, 64, 65536, 2.2}, {6, 262144, 256, 65536, 4.4},
   };
   return shapes;
 }
@@ -91,8 +91,13 @@ void run_dsa(stream_ref at, report& into) {
     const timing t = time_chain(at, [&](stream_ref s) { dsa_metadata(s, params); });
     const std::int64_t lines = c.line_per_token ? in.tokens : 64;
     print(c.name, t, c.bar);
-    into.add(c.name, {{"page", 64}, {"width", 131072}, {"batch", 64}, {"tokens", in.tokens}, {"live", 65536},
-                      {"bar_us", c.bar}},
+    into.add(c.name,
+             {{"page", 64},
+              {"width", 131072},
+              {"batch", 64},
+              {"tokens", in.tokens},
+              {"live", 65536},
+              {"bar_us", c.bar}},
              t, lines * 4096 + 64 * 1024 * 32 + (c.token_table ? (lines + 64) * 65536 * 4 : 0));
   }
   // the same kernel with E of 1 to 4 accepted tokens
@@ -147,17 +152,19 @@ void run_compressed(stream_ref at, report& into) {
   }
   const timing both = time_chain(at, [&](stream_ref s) { compressed_metadata(s, p); });
   print("C4 and C128, indices of both", both, 2.2);
-  into.add("C4 and C128, indices of both", {{"page", 256}, {"width", 1048576}, {"batch", 64}, {"bar_us", 2.2}}, both);
+  into.add("C4 and C128, indices of both",
+           {{"page", 256}, {"width", 1048576}, {"batch", 64}, {"bar_us", 2.2}}, both);
   p.level[0].page_indices = {};
   const timing one = time_chain(at, [&](stream_ref s) { compressed_metadata(s, p); });
   print("C4 and C128, indices of C128", one, 2.2);
-  into.add("C4 and C128, indices of C128", {{"page", 256}, {"width", 1048576}, {"batch", 64}, {"bar_us", 2.2}}, one);
+  into.add("C4 and C128, indices of C128",
+           {{"page", 256}, {"width", 1048576}, {"batch", 64}, {"bar_us", 2.2}}, one);
 }
 
 void run_draft_steps(stream_ref at, report& into) {
   const decode_inputs in(at, {6, 1048576, 64, 4096, 0});
-  const device_array<std::int32_t> counts(at, std::vector<std::int32_t>(64, 1)), lens(at, 4 * 64), cu(at, 4 * 65),
-      position(at, 4 * 64);
+  const device_array<std::int32_t> counts(at, std::vector<std::int32_t>(64, 1)), lens(at, 4 * 64),
+      cu(at, 4 * 65), position(at, 4 * 64);
   const device_array<std::int64_t> loc(at, 4 * 64);
   draft_steps_metadata_params p{.decode = in.params(),
                                 .steps = 4,
@@ -168,7 +175,8 @@ void run_draft_steps(stream_ref at, report& into) {
                                 .position = position.data()};
   const timing t = time_chain(at, [&](stream_ref s) { draft_steps_metadata(s, p); });
   print("all four draft steps", t, 2.6);
-  into.add("all four draft steps", {{"page", 64}, {"width", 1048576}, {"batch", 64}, {"live", 4096}, {"bar_us", 2.6}}, t);
+  into.add("all four draft steps",
+           {{"page", 64}, {"width", 1048576}, {"batch", 64}, {"live", 4096}, {"bar_us", 2.6}}, t);
 }
 
 }  // namespace

@@ -15,10 +15,12 @@ namespace stepgraph::bench {
 template <class T>
 class device_array {
  public:
-  device_array(stream_ref at, std::int64_t size) : size_(size), block_(device_memory(at.where()), size * sizeof(T) + 16) {
+  device_array(stream_ref at, std::int64_t size)
+      : size_(size), block_(device_memory(at.where()), size * sizeof(T) + 16) {
     fill(at);
   }
-  device_array(stream_ref at, const std::vector<T>& values) : device_array(at, static_cast<std::int64_t>(values.size())) {
+  device_array(stream_ref at, const std::vector<T>& values)
+      : device_array(at, static_cast<std::int64_t>(values.size())) {
     at.copy(block_.data(), values.data(), values.size() * sizeof(T));
     at.synchronize();
   }
@@ -40,8 +42,8 @@ struct decode_shape {
   int page_shift;
   std::int64_t width;  // tokens captured
   int rows;
-  std::int64_t live;   // tokens of each row
-  double bar;          // microseconds that a node may take, 0: none
+  std::int64_t live;  // tokens of each row
+  double bar;         // microseconds that a node may take, 0: none
 };
 
 /// Those of the speed table.
@@ -68,7 +70,8 @@ struct decode_inputs {
     return shape.rows * pages_of(shape.live, shape.page_shift) * (shape.page_shift >= 3 ? 36 : 8);
   }
   row_lengths lengths() const {
-    return {.live_rows = live_rows.data(), .rows = shape.rows, .seq_lens = seq_lens.data(), .cap = shape.width};
+    return {
+        .live_rows = live_rows.data(), .rows = shape.rows, .seq_lens = seq_lens.data(), .cap = shape.width};
   }
   page_source pages() const {
     return {.table = source.data(),

@@ -7,11 +7,13 @@ namespace {
 
 constexpr int block_columns = 1024;
 
-__device__ void column_block(const plain_decode_metadata_op& op, int row, std::int64_t block, std::int64_t columns) {
+__device__ void column_block(const plain_decode_metadata_op& op, int row, std::int64_t block,
+                             std::int64_t columns) {
   const auto request = op.p.requests[row];
   const std::int64_t end = min((block + 1) * block_columns, columns);
   for (std::int64_t x = block * block_columns + threadIdx.x; x < end; x += blockDim.x)
-    op.p.page_table[row * op.p.page_table_stride + x] = static_cast<std::int32_t>(op.p.source.page(request, x));
+    op.p.page_table[row * op.p.page_table_stride + x] =
+        static_cast<std::int32_t>(op.p.source.page(request, x));
 }
 
 __device__ void vectors(const plain_decode_metadata_op& op) {
@@ -60,7 +62,8 @@ __global__ void block_a_row(const __grid_constant__ plain_decode_metadata_op op)
 }
 
 // stepgraph's grid and heads, without help: what the driver's second half costs rows that have no need of it
-__global__ void __launch_bounds__(tile_threads, 4) heads_only(const __grid_constant__ plain_decode_metadata_op op) {
+__global__ void __launch_bounds__(tile_threads, 4)
+    heads_only(const __grid_constant__ plain_decode_metadata_op op) {
   wait_for_predecessor();
   if (blockIdx.x == 0) {
     if (blockIdx.y == 0) vectors(op);
@@ -71,7 +74,8 @@ __global__ void __launch_bounds__(tile_threads, 4) heads_only(const __grid_const
   const int row = static_cast<int>(blockIdx.x) - 1;
   const page_line line = op.load(row);
   const int head = head_columns(line.columns, op.least_columns(), 2 * op.tile_columns);
-  const int begin = min(static_cast<int>(blockIdx.y) * head, line.columns), end = min(begin + head, line.columns);
+  const int begin = min(static_cast<int>(blockIdx.y) * head, line.columns),
+            end = min(begin + head, line.columns);
   if (begin < end) op.tile(team, row, line, begin, end);
 }
 
@@ -92,7 +96,9 @@ __global__ void chain_only(const __grid_constant__ plain_decode_metadata_op op) 
 }
 
 struct no_params {};
-__global__ void empty(const no_params) { wait_for_predecessor(); }
+__global__ void empty(const no_params) {
+  wait_for_predecessor();
+}
 
 struct copy_params {
   uint4* to;
@@ -111,6 +117,13 @@ __global__ void copy(const __grid_constant__ copy_params p) {
   }
   for (; i < p.count; i += step) p.to[i] = p.from[i];
 }
+
+// heads of 16 KiB or of four gathers a thread, where stepgraph's own are a quarter of that
+struct large_heads_op : plain_decode_metadata_op {
+  __host__ __device__ __forceinline__ int least_columns() const {
+    return 4 * plain_decode_metadata_op::least_columns();
+  }
+};
 
 struct unguarded_op : plain_decode_metadata_op {
   __host__ __device__ __forceinline__ line load(int row) const {
@@ -146,16 +159,25 @@ void decode_by(guard_policy policy, stream_ref at, const decode_metadata_params&
     case guard_policy::early_exit:
       return launch(at, "early_exit", early_exit, dim3(column_blocks, rows + 1), block, op, 0, false);
     case guard_policy::bounded_grid:
-      return launch(at, "bounded_grid", bounded_grid, dim3(std::min(8192u, column_blocks * rows)), block, op, 0, false);
+      return launch(at, "bounded_grid", bounded_grid, dim3(std::min(8192u, column_blocks * rows)), block, op,
+                    0, false);
     case guard_policy::block_a_row:
       return launch(at, "block_a_row", block_a_row, dim3(rows + 1), block, op, 0, false);
   }
 }
 
-void decode_shaped(stream_ref at, const decode_metadata_params& params, int blocks_a_multiprocessor, bool programmatic) {
+void decode_shaped(stream_ref at, const decode_metadata_params& params, const kernel_shape& shape) {
+  const auto run = [&](const auto& op, auto* kernel) {
+    const tile_grid grid = grid_for(op.lines(), at.where().multiprocessors(), shape.blocks_a_multiprocessor);
+    launch(at, op.name, kernel, dim3(grid.x, grid.parts), dim3(tile_threads), op, 0, shape.programmatic);
+  };
   const plain_decode_metadata_op op{params};
-  const tile_grid shape = grid_for(op.lines(), at.where().multiprocessors(), blocks_a_multiprocessor);
-  launch(at, op.name, run_tiles<plain_decode_metadata_op>, dim3(shape.x, shape.parts), dim3(tile_threads), op, 0, programmatic);
+  const large_heads_op large{{params}};
+  if (shape.large_heads)
+    run(large, shape.early_trigger ? run_tiles<large_heads_op, true> : run_tiles<large_heads_op>);
+  else
+    run(op, shape.early_trigger ? run_tiles<plain_decode_metadata_op, true>
+                                : run_tiles<plain_decode_metadata_op>);
 }
 
 void decode_heads_only(stream_ref at, const decode_metadata_params& params) {

@@ -1,5 +1,6 @@
-// What a guard costs: stepgraph's metadata kernels beside four other ways to follow the live region, on the same
-// inputs in one run, each as a node in a chain of 20 in one graph. Prints a table, and writes JSON where asked.
+// What a guard costs: stepgraph's metadata kernels beside four other ways to follow the live region, on the
+// same inputs in one run, each as a node in a chain of 20 in one graph. Prints a table, and writes JSON where
+// asked.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
@@ -34,14 +35,17 @@ void run_decode(stream_ref at, const decode_shape& shape, report& into, bool sha
               static_cast<long long>(shape.width), shape.rows, static_cast<long long>(shape.live), shape.bar);
   const decode_inputs in(at, shape);
   const auto params = in.params();
-  const nlohmann::json parameters = {{"page", 1 << shape.page_shift}, {"width", shape.width}, {"batch", shape.rows},
-                                     {"live", shape.live},            {"bar_us", shape.bar}};
+  const nlohmann::json parameters = {{"page", 1 << shape.page_shift},
+                                     {"width", shape.width},
+                                     {"batch", shape.rows},
+                                     {"live", shape.live},
+                                     {"bar_us", shape.bar}};
   decode_metadata(at, params);
   const auto own_outputs = live_outputs(at, in);
   std::string best;
   double best_us = 0;
-  for (const guard_policy policy : {guard_policy::full_width, guard_policy::early_exit, guard_policy::bounded_grid,
-                                    guard_policy::block_a_row}) {
+  for (const guard_policy policy : {guard_policy::full_width, guard_policy::early_exit,
+                                    guard_policy::bounded_grid, guard_policy::block_a_row}) {
     in.table.fill(at);
     decode_by(policy, at, params);
     if (live_outputs(at, in) != own_outputs) throw error(message(to_string(policy), ": outputs differ"));
@@ -55,15 +59,25 @@ void run_decode(stream_ref at, const decode_shape& shape, report& into, bool sha
   const timing own = time_chain(at, [&](stream_ref s) { decode_metadata(s, params); });
   print("stepgraph", own, own.median <= shape.bar ? "" : "<-- over its bar");
   into.add("decode metadata, stepgraph", parameters, own, in.bytes(), best, best_us);
-  const timing serial = time_chain(at, [&](stream_ref s) { decode_shaped(s, params, 0, false); });
+  const timing serial =
+      time_chain(at, [&](stream_ref s) { decode_shaped(s, params, {.programmatic = false}); });
   print("stepgraph, no programmatic launch", serial);
   into.add("decode metadata, stepgraph without programmatic launch", parameters, serial, in.bytes());
   if (!shapes) return;
   print("heads only", time_chain(at, [&](stream_ref s) { decode_heads_only(s, params); }));
   print("chain only", time_chain(at, [&](stream_ref s) { decode_chain_only(s, params); }));
-  for (const int blocks : {1, 2, 3, 4})
-    print(message("blocks a multiprocessor: ", blocks).c_str(),
-          time_chain(at, [&](stream_ref s) { decode_shaped(s, params, blocks, true); }));
+  const auto variant = [&](const char* name, const kernel_shape& other) {
+    const timing t = time_chain(at, [&](stream_ref s) { decode_shaped(s, params, other); });
+    print(name, t);
+    into.add(std::string("decode metadata, ") + name, parameters, t, in.bytes());
+  };
+  variant("early trigger", {.early_trigger = true});
+  variant("large heads", {.large_heads = true});
+  variant("large heads, early trigger", {.early_trigger = true, .large_heads = true});
+  variant("one block a multiprocessor", {.blocks_a_multiprocessor = 1});
+  variant("two blocks a multiprocessor", {.blocks_a_multiprocessor = 2});
+  variant("four blocks a multiprocessor", {.blocks_a_multiprocessor = 4});
+  variant("four blocks, large heads", {.blocks_a_multiprocessor = 4, .large_heads = true});
 }
 
 /// Width 1,048,576 against width 4,096 at one live length, and everything live with and without the guard.
@@ -71,7 +85,8 @@ void run_guard_cost(stream_ref at, report& into) {
   for (const int page_shift : {0, 6}) {
     double narrow = 0;
     for (const std::int64_t width : {std::int64_t{4096}, std::int64_t{1} << 20}) {
-      const decode_inputs in(at, {.page_shift = page_shift, .width = width, .rows = 64, .live = 4096, .bar = 0});
+      const decode_inputs in(at,
+                             {.page_shift = page_shift, .width = width, .rows = 64, .live = 4096, .bar = 0});
       const auto params = in.params();
       const timing t = time_chain(at, [&](stream_ref s) { decode_metadata(s, params); });
       if (width == 4096) narrow = t.median;
@@ -88,8 +103,9 @@ void run_guard_cost(stream_ref at, report& into) {
     const timing own = time_chain(at, [&](stream_ref s) { decode_metadata(s, params); }, {.replays = 3});
     print(message("everything live, 64 x ", width).c_str(), own);
     print("  guard compiled out", bare);
-    into.add("decode metadata, everything live", {{"page", 1}, {"width", width}, {"batch", 64}, {"live", width}}, own,
-             in.bytes(), "guard compiled out", bare.median);
+    into.add("decode metadata, everything live",
+             {{"page", 1}, {"width", width}, {"batch", 64}, {"live", width}}, own, in.bytes(),
+             "guard compiled out", bare.median);
   }
 }
 
@@ -103,7 +119,8 @@ void run_floors(stream_ref at, report& into) {
   for (const std::int64_t bytes : {std::int64_t{1} << 24, std::int64_t{1} << 30}) {
     buffer from(device_memory(at.where()), bytes), to(device_memory(at.where()), bytes);
     at.fill(from.data(), 1, bytes);
-    const timing t = time_chain(at, [&](stream_ref s) { plain_copy(s, to.data(), from.data(), bytes); }, {.replays = 2});
+    const timing t =
+        time_chain(at, [&](stream_ref s) { plain_copy(s, to.data(), from.data(), bytes); }, {.replays = 2});
     print(message("copy of ", bytes, " bytes").c_str(), t, message(2e-6 * bytes / t.median, " TB/s").c_str());
     into.add("plain copy", {{"bytes", bytes}}, t, 2 * bytes);
   }

@@ -11,7 +11,9 @@
 namespace stepgraph::bench {
 namespace {
 
-std::string version(int number) { return std::to_string(number / 1000) + '.' + std::to_string(number % 1000 / 10); }
+std::string version(int number) {
+  return std::to_string(number / 1000) + '.' + std::to_string(number % 1000 / 10);
+}
 
 std::string today() {
   const std::time_t now = std::time(nullptr);
@@ -34,8 +36,8 @@ report::report(device where, std::string commit) {
   all_["rows"] = nlohmann::json::array();
 }
 
-void report::add(const std::string& name, const nlohmann::json& parameters, const timing& measured, std::int64_t bytes,
-                 const std::string& peer, double peer_us) {
+void report::add(const std::string& name, const nlohmann::json& parameters, const timing& measured,
+                 std::int64_t bytes, const std::string& peer, double peer_us) {
   nlohmann::json row = {{"name", name},
                         {"parameters", parameters},
                         {"median", measured.median},

@@ -12,8 +12,8 @@
 ///   context: gpu, driver, cuda, commit, date
 ///   rows:    name, parameters {}, median, minimum, maximum, count, bytes, peer, peer_us
 ///
-/// Times are microseconds; `bytes` is what the definition must move, 0 where that says nothing; `peer` names what ran
-/// beside it on the same inputs in the same run, `peer_us` is its median; null where there was none.
+/// Times are microseconds; `bytes` is what the definition must move, 0 where that says nothing; `peer` names
+/// what ran beside it on the same inputs in the same run, `peer_us` is its median; null where there was none.
 namespace stepgraph::bench {
 
 class report {
@@ -21,8 +21,8 @@ class report {
   /// `commit` is what was built, as the caller knows it.
   report(device where, std::string commit);
 
-  void add(const std::string& name, const nlohmann::json& parameters, const timing& measured, std::int64_t bytes = 0,
-           const std::string& peer = {}, double peer_us = 0);
+  void add(const std::string& name, const nlohmann::json& parameters, const timing& measured,
+           std::int64_t bytes = 0, const std::string& peer = {}, double peer_us = 0);
 
   /// Writes the file, or to standard output for "-". Throws std::runtime_error where that fails.
   void write(const std::string& path) const;

@@ -31,7 +31,8 @@ void detail::note_kernel(const char* op, const void* function) noexcept {
 int kernels_launched(const char* op) noexcept {
   int count = 0;
   for (const entry& slot : noted)
-    if (const char* const name = slot.op.load(std::memory_order_acquire); name && std::strcmp(name, op) == 0) ++count;
+    if (const char* const name = slot.op.load(std::memory_order_acquire); name && std::strcmp(name, op) == 0)
+      ++count;
   return count;
 }
 

@@ -52,9 +52,9 @@ inline tile_grid grid_for(int lines, int multiprocessors, int blocks_a_multiproc
 /// Columns of the head that each of a line's blocks begins with: the line in equal parts, unless that is too little
 /// for a block or more than `most`. Multiples of 128, which keep accesses aligned.
 __device__ __forceinline__ std::int32_t head_columns(std::int32_t columns, std::int32_t least, std::int32_t most) {
-  const std::int32_t even = columns >> (31 - __clz(static_cast<int>(gridDim.y)));
-  const std::int32_t rounded = (even & ~127) + 128;
-  return even < least ? least : even < most ? rounded : most;
+  const auto parts = static_cast<std::int32_t>(gridDim.y);  // a power of two
+  const std::int32_t even = (((columns + parts - 1) >> (31 - __clz(parts))) + 127) & ~127;
+  return even < least ? least : even < most ? even : most;
 }
 
 /// What a block keeps of the lines it may help with.
@@ -77,7 +77,16 @@ class tile_queue {
   typename Op::line line;
   std::int32_t begin, end;
 
-  __device__ bool next() { return next_head() || next_shared(); }
+  __device__ bool next() { return next_head() || (helps_ && next_shared()); }
+
+  /// Whether some line is longer than all its heads, asked before the block's own work: where none is, nothing follows
+  /// that work, and the block ends with it.
+  __device__ void ask() {
+    int longer = tiles_of(mine_);
+    for (int other = tile_threads + static_cast<int>(threadIdx.x); other < lines_; other += tile_threads)
+      longer |= tiles_of(op_.load(other));
+    helps_ = __syncthreads_or(longer);
+  }
 
  private:
   static constexpr std::int32_t most = 2 * Op::tile_columns;
@@ -85,6 +94,12 @@ class tile_queue {
 
   __device__ std::int32_t head(const typename Op::line& of) const {
     return head_columns(of.columns, op_.least_columns(), most);
+  }
+
+  /// Tiles past the line's heads.
+  __device__ std::int32_t tiles_of(const typename Op::line& of) const {
+    const std::int64_t rest = of.columns - std::int64_t{head(of)} * gridDim.y;
+    return rest > 0 ? static_cast<std::int32_t>((rest + tile - 1) / tile) : 0;
   }
 
   __device__ bool next_head() {
@@ -126,9 +141,7 @@ class tile_queue {
       const int index_of_mine = base_ + static_cast<int>(threadIdx.x);
       if (index_of_mine < lines_) mine_ = op_.load(index_of_mine);
     }
-    const std::int64_t rest =
-        mine_.columns - std::int64_t{head(mine_)} * gridDim.y;
-    const auto tiles = rest > 0 ? static_cast<std::int32_t>((rest + tile - 1) / tile) : 0;
+    const std::int32_t tiles = tiles_of(mine_);
     if (!__syncthreads_or(tiles)) return true;
     const host_team::sum sum = team_.exclusive_sum(tiles);
     shared_.first_tile[threadIdx.x] = static_cast<std::int32_t>(sum.before);
@@ -150,6 +163,7 @@ class tile_queue {
   help_storage<Op>& shared_;
   typename Op::line mine_;
   int lines_;
+  bool helps_ = false;
   int head_index_ = static_cast<int>(blockIdx.x) - 1;
   int base_ = -tile_threads;                      // first line of this round
   std::int32_t tiles_begin_ = 0, tiles_end_ = 0;  // of this round
@@ -166,10 +180,17 @@ constexpr int min_blocks<Op> = 4;
 
 // grid: (lines + 1) x parts, about two blocks a multiprocessor; one block for an op of vectors alone
 // block (0, 0) makes the vectors, block (1 + i, part) that head of line i, all of them what is left of longer lines
-template <class Op>
+//
+// note: the successor is let in after the wait and not before it. Else it and its own successor fill multiprocessors
+// as blocks of the kernel before this one end, unevenly: that costs long rows 10%.
+template <class Op, bool early_trigger = false>
 __global__ void __launch_bounds__(tile_threads, min_blocks<Op>) run_tiles(const __grid_constant__ Op op) {
   __shared__ block_team::storage scan_storage;
-  wait_for_predecessor();
+#if __CUDA_ARCH__ >= 900
+  if constexpr (early_trigger) cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+  if constexpr (!early_trigger) cudaTriggerProgrammaticLaunchCompletion();
+#endif
   block_team team(scan_storage);
   if constexpr (Op::tile_columns == 0) {
     op.vectors(team);
@@ -179,8 +200,9 @@ __global__ void __launch_bounds__(tile_threads, min_blocks<Op>) run_tiles(const 
     const int rank = static_cast<int>(threadIdx.x), last = op.lines() - 1;
     auto mine = op.load(rank < last ? rank : last);
     if (rank > last) mine.columns = 0;
-    if (blockIdx.x == 0 && blockIdx.y == 0) op.vectors(team);
     tile_queue<Op> queue(op, team, shared, mine);
+    queue.ask();
+    if (blockIdx.x == 0 && blockIdx.y == 0) op.vectors(team);
     while (queue.next()) op.tile(team, queue.index, queue.line, queue.begin, queue.end);
   }
 }

@@ -29,36 +29,51 @@ struct draft_steps_metadata_op {
   }
 
  private:
+  // note: a row's first slot is looked up before the sums, which its latency then covers; drafts have one token a row
   template <class Team>
   STEPGRAPH_HD void step_vectors(Team& team, int step) const {
     row_lengths lengths = p.decode.lengths;
     lengths.delta = step + 1;
-    const std::int64_t rows = lengths.rows, first_token = std::int64_t{step} * p.query.tokens;
-    scan_rows(
-        team, lengths.rows, p.cu_seqlens_k.from(step * (rows + 1)),
-        [&](int row) { return lengths.length_reported(row, p.decode.faults, id); },
-        [&](int row, std::int64_t length, std::int64_t) {
-          p.cache_seqlens[step * rows + row] = static_cast<std::int32_t>(length);
-        });
-    const std::int32_t live =
-        scan_query_tokens(team, lengths, p.query, nullptr, p.decode.faults, id, [&](int row, int first, int end) {
-          const std::int64_t base = lengths.length(row) - p.query.count(lengths, row);
-          for (int token = first; token < end; ++token)
-            write_token(row, first_token + token, base + (token - first));
-        });
-    for (int token = live + team.rank(); token < p.query.tokens; token += team.size())
-      write_token(-1, first_token + token, -1);
+    const std::int64_t rows = lengths.rows, tokens = p.query.tokens;
+    const index_sink cu = p.cu_seqlens_k.from(step * (rows + 1));
+    std::int64_t length_before = 0, query_before = 0;
+    if (team.rank() == 0 && cu) cu.store(0, 0);
+    for (int base = 0; base < rows; base += team.size()) {
+      const int row = base + team.rank();
+      const bool captured = row < rows;
+      const std::int64_t length = captured ? lengths.length_reported(row, p.decode.faults, id) : 0;
+      const std::int32_t count = captured ? p.query.count(lengths, row) : 0;
+      const std::int64_t first_slot = count > 0 ? slot_at(row, length - count) : -1;
+      const auto length_sum = team.exclusive_sum(length);
+      const auto query_sum = team.exclusive_sum(count);
+      if (captured) {
+        p.cache_seqlens[step * rows + row] = static_cast<std::int32_t>(length);
+        if (cu) cu.store(row + 1, length_before + length_sum.before + length);
+        const std::int64_t first = query_before + query_sum.before;
+        if (row < lengths.live() && (p.query.raw(row) != count || first + count > tokens))
+          p.decode.faults.report(id, row, row_status::query_count_clamped, p.query.raw(row));
+        for (std::int64_t j = 0; j < count && first + j < tokens; ++j)
+          write_token(step * tokens + first + j, length - count + j,
+                      j == 0 ? first_slot : slot_at(row, length - count + j));
+      }
+      length_before += length_sum.total;
+      query_before += query_sum.total;
+    }
+    for (std::int64_t token = query_before + team.rank(); token < tokens; token += team.size())
+      write_token(step * tokens + token, -1, -1);
   }
 
-  /// `at`: the token's place in the outputs; `position` is negative where it stores nothing.
-  STEPGRAPH_HD void write_token(int row, std::int64_t at, std::int64_t position) const {
-    if (p.position) p.position[at] = static_cast<std::int32_t>(position < 0 ? 0 : position);
-    if (!p.out_cache_loc) return;
+  /// Slot of the row's token at `position`, or -1.
+  STEPGRAPH_HD std::int64_t slot_at(int row, std::int64_t position) const {
     const decode_metadata_params& d = p.decode;
-    std::int64_t slot = -1;
-    if (position >= 0) slot = slot_reported(d.source, d.requests[row], position, d.faults, id, row);
-    if (d.page_map) slot = slot_by_page_map(d.page_map, slot, d.source.page_shift, d.faults, id, row);
-    p.out_cache_loc.store(at, slot < 0 ? p.slot_skip : slot);
+    if (position < 0 || !p.out_cache_loc) return -1;
+    const std::int64_t slot = slot_reported(d.source, d.requests[row], position, d.faults, id, row);
+    return d.page_map ? slot_by_page_map(d.page_map, slot, d.source.page_shift, d.faults, id, row) : slot;
+  }
+
+  STEPGRAPH_HD void write_token(std::int64_t at, std::int64_t position, std::int64_t slot) const {
+    if (p.position) p.position[at] = static_cast<std::int32_t>(position < 0 ? 0 : position);
+    if (p.out_cache_loc) p.out_cache_loc.store(at, slot < 0 ? p.slot_skip : slot);
   }
 };
 

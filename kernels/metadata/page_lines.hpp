@@ -39,6 +39,15 @@ struct page_converter {
         skip(skip_value),
         result_shift(group_shift) {}
 
+  /// The entries kept as they are: slots of a token-granular source.
+  STEPGRAPH_HD static page_converter of_slots(const page_source& source, std::int32_t skip_value) {
+    page_converter made(source, skip_value);
+    made.entry_shift = 0;
+    const std::int64_t slots = std::int64_t{made.limit} << source.page_shift;
+    made.limit = slots < (std::int64_t{1} << 31) ? static_cast<std::uint32_t>(slots) : 0x80000000u;
+    return made;
+  }
+
   /// Page of `entry`, or `skip`.
   STEPGRAPH_HD std::int32_t operator()(std::int32_t x, std::int32_t entry) {
     const std::int32_t page = entry >> entry_shift;
@@ -172,11 +181,14 @@ template <class Team>
 STEPGRAPH_HD std::int32_t write_slots(Team& team, const page_source& source, const index_map& map,
                                       const table_sink& table, const page_line& line, std::int64_t first_line,
                                       int copies, std::int32_t begin, std::int32_t end) {
+  if (!source.page_granular && !map)
+    return write_line(team, table, line, first_line, copies, begin, end, strided_entries{line.source, 0},
+                      page_converter::of_slots(source, table.skip));
   const slot_converter converter{source, map, {}, table.skip};
   if (source.page_granular)
     return write_line<2>(team, table, line, first_line, copies, begin, end,
                          repeated_entries{line.source, source.page_shift}, converter);
-  return write_line(team, table, line, first_line, copies, begin, end, strided_entries{line.source, 0}, converter);
+  return write_line<2>(team, table, line, first_line, copies, begin, end, strided_entries{line.source, 0}, converter);
 }
 
 }  // namespace stepgraph

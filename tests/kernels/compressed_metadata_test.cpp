@@ -15,7 +15,9 @@ using namespace stepgraph;
 
 namespace {
 
-std::vector<std::int32_t> narrow(const std::vector<std::int64_t>& values) { return {values.begin(), values.end()}; }
+std::vector<std::int32_t> narrow(const std::vector<std::int64_t>& values) {
+  return {values.begin(), values.end()};
+}
 
 struct level_outputs {
   level_outputs(stream_ref at, const reference::compressed_input& in, std::int64_t capacity)
@@ -30,7 +32,8 @@ struct level_outputs {
 };
 
 /// All ratios in one launch, against one oracle call each. `by_row`: page tables have a line a row.
-void compare(reference::batch in, std::vector<std::int64_t> ratios, bool by_row, reference::tail_rule tail, std::int64_t cut) {
+void compare(reference::batch in, std::vector<std::int64_t> ratios, bool by_row, reference::tail_rule tail,
+             std::int64_t cut) {
   in.C = std::max<std::int64_t>(in.C, 1);
   CAPTURE(reference::describe(in));
   const stream at(test_device());
@@ -100,26 +103,33 @@ void compare(reference::batch in, std::vector<std::int64_t> ratios, bool by_row,
 
 TEST_CASE("compressed metadata of several ratios in one launch equals the definitions") {
   for (int i = 0; i < test_rounds(40); ++i)
-    compare(reference::random_batch(test_seed() + i, {.page_size = i % 2 ? 256 : 128, .poison = true}), {1, 2, 4, 128},
-            i % 2 == 0, some_tail(i), i % 5 == 0 ? 2 : 0);
+    compare(reference::random_batch(test_seed() + i, {.page_size = i % 2 ? 256 : 128, .poison = true}),
+            {1, 2, 4, 128}, i % 2 == 0, some_tail(i), i % 5 == 0 ? 2 : 0);
 }
 
 TEST_CASE("C128 indices with one, two and eight entries a page") {
   for (const std::int64_t page : {128, 256, 1024})
     for (int i = 0; i < test_rounds(4); ++i)
-      compare(reference::random_batch(test_seed() + 100 + i, {.page_size = page, .poison = true}), {128}, i % 2 == 0, {}, 0);
+      compare(reference::random_batch(test_seed() + 100 + i, {.page_size = page, .poison = true}), {128},
+              i % 2 == 0, {}, 0);
 }
 
 TEST_CASE("ratios without indices need no page table") {
   // the page is smaller than the ratio: vectors alone
   for (int i = 0; i < test_rounds(6); ++i)
-    compare(reference::random_batch(test_seed() + 200 + i, {.page_size = 4, .max_context = 900, .poison = true}), {16, 4}, true, {}, 0);
+    compare(
+        reference::random_batch(test_seed() + 200 + i, {.page_size = 4, .max_context = 900, .poison = true}),
+        {16, 4}, true, {}, 0);
 }
 
 TEST_CASE("compressed metadata refuses by name what the host can see") {
   const stream at(test_device());
   device_vector<std::int32_t> numbers(at, 64, 0);
-  compressed_metadata_params p{.live_tokens = numbers.data(), .tokens = 2, .causal_length = numbers.data(), .page_shift = 1, .levels = 1};
+  compressed_metadata_params p{.live_tokens = numbers.data(),
+                               .tokens = 2,
+                               .causal_length = numbers.data(),
+                               .page_shift = 1,
+                               .levels = 1};
   p.level[0] = {.ratio_shift = 2, .length = numbers.data() + 8};
   compressed_metadata(at, p);
   at.synchronize();
@@ -135,6 +145,11 @@ TEST_CASE("compressed metadata refuses by name what the host can see") {
 
 TEST_CASE("compressed metadata at widths around a tile and far past it") {
   for (const std::int64_t width : {1, 63, 64, 65, 1000, 131072})
-    compare(reference::random_batch(test_seed() + width, {.rows = 3, .max_tokens = 2, .page_size = 128, .max_context = width, .length_limit = 5000, .poison = true}),
+    compare(reference::random_batch(test_seed() + width, {.rows = 3,
+                                                          .max_tokens = 2,
+                                                          .page_size = 128,
+                                                          .max_context = width,
+                                                          .length_limit = 5000,
+                                                          .poison = true}),
             {4, 128}, true, {}, 0);
 }

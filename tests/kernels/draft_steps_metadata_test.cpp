@@ -14,7 +14,8 @@ using namespace stepgraph;
 namespace {
 
 /// A line of an output that has one vector a step.
-void expect_line(const std::vector<std::int64_t>& all, std::int64_t line, const reference::vector_output& want) {
+void expect_line(const std::vector<std::int64_t>& all, std::int64_t line,
+                 const reference::vector_output& want) {
   const auto size = static_cast<std::int64_t>(want.value.size());
   const auto got = line_of(all, line, size);
   CHECK_MESSAGE(check_live(got, want).empty(), check_live(got, want));
@@ -37,7 +38,8 @@ void compare(reference::batch in, std::int64_t steps, std::int64_t skip, bool wi
   const auto slots = reference::random_slot_map(in, in.seed + 3);
   if (window) options.decode.full_to_swa = slots;
   const device_map slot_map(at, slots, true);
-  const output_vector<std::int32_t> lens(at, steps * in.B), cu(at, steps * (in.B + 1)), position(at, steps * in.C);
+  const output_vector<std::int32_t> lens(at, steps * in.B), cu(at, steps * (in.B + 1)),
+      position(at, steps * in.C);
   const output_vector<std::int64_t> loc(at, steps * in.C);
   const output_table table(at, in.B, in.page_columns, 1), swa(at, in.B, in.page_columns, 2);
   draft_steps_metadata_params p{.decode = {.lengths = batch.lengths,
@@ -56,7 +58,8 @@ void compare(reference::batch in, std::int64_t steps, std::int64_t skip, bool wi
                                 .out_cache_loc = loc.data(),
                                 .position = position.data()};
   if (window)
-    p.decode.window = {.full_to_swa = slot_map.view, .page_table = swa.data(), .page_table_stride = swa.sink.stride};
+    p.decode.window = {
+        .full_to_swa = slot_map.view, .page_table = swa.data(), .page_table_stride = swa.sink.stride};
   draft_steps_metadata(at, p);
   const auto want = reference::draft_steps_metadata(in, options);
   for (std::int64_t k = 0; k < steps; ++k) {
@@ -77,14 +80,24 @@ void compare(reference::batch in, std::int64_t steps, std::int64_t skip, bool wi
 TEST_CASE("one launch makes the metadata of all draft steps, dead rows of 0 length in each") {
   for (int i = 0; i < test_rounds(40); ++i) {
     const std::int64_t steps = 1 + i % 6;
-    compare(reference::random_batch(test_seed() + i, {.max_tokens = 1, .draft_steps = steps, .page_granular = i % 2 == 0, .poison = true}),
+    compare(reference::random_batch(
+                test_seed() + i,
+                {.max_tokens = 1, .draft_steps = steps, .page_granular = i % 2 == 0, .poison = true}),
             steps, -(i % 2), i % 3 == 0);
   }
 }
 
 TEST_CASE("pad-zero: 3 of 4 rows live, and more rows than a block has threads") {
-  compare(reference::random_batch(test_seed(), {.rows = 4, .live_rows = 3, .max_tokens = 1, .draft_steps = 3, .poison = true}), 3, -1, false);
-  compare(reference::random_batch(test_seed(), {.rows = 300, .max_tokens = 1, .page_size = 1, .max_context = 40, .draft_steps = 4, .poison = true}), 4, 0, false);
+  compare(reference::random_batch(
+              test_seed(), {.rows = 4, .live_rows = 3, .max_tokens = 1, .draft_steps = 3, .poison = true}),
+          3, -1, false);
+  compare(reference::random_batch(test_seed(), {.rows = 300,
+                                                .max_tokens = 1,
+                                                .page_size = 1,
+                                                .max_context = 40,
+                                                .draft_steps = 4,
+                                                .poison = true}),
+          4, 0, false);
 }
 
 TEST_CASE("all draft steps are one node") {
@@ -99,11 +112,18 @@ TEST_CASE("all draft steps are one node") {
       .cache_seqlens = numbers.data() + 64};
   CHECK(capture(at, [&](stream_ref s) { draft_steps_metadata(s, p); }).node_count() == 1);
   p.steps = 0;
-  CHECK_THROWS_WITH_AS(draft_steps_metadata(at, p), doctest::Contains("steps must be positive"), invalid_argument);
+  CHECK_THROWS_WITH_AS(draft_steps_metadata(at, p), doctest::Contains("steps must be positive"),
+                       invalid_argument);
 }
 
 TEST_CASE("draft steps at widths around a tile and far past it") {
   for (const std::int64_t width : {1, 63, 64, 65, 1000, 131072})
-    compare(reference::random_batch(test_seed() + width, {.rows = 3, .max_tokens = 1, .page_size = 1, .max_context = width, .length_limit = 5000, .draft_steps = 2, .poison = true}),
+    compare(reference::random_batch(test_seed() + width, {.rows = 3,
+                                                          .max_tokens = 1,
+                                                          .page_size = 1,
+                                                          .max_context = width,
+                                                          .length_limit = 5000,
+                                                          .draft_steps = 2,
+                                                          .poison = true}),
             2, -1, width > 64);
 }

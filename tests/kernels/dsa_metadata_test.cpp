@@ -30,10 +30,11 @@ void compare(reference::batch in, const variant& v) {
   CAPTURE(reference::describe(in));
   const stream at(test_device());
   const device_batch batch(at, in);
-  reference::dsa_options options{.topk = 1 + static_cast<std::int64_t>(in.seed % 40),
-                                 .kpool = v.kpool,
-                                 .line_per_token = v.line_per_token,
-                                 .token_table = v.token_table};
+  reference::dsa_options options;
+  options.topk = 1 + static_cast<std::int64_t>(in.seed % 40);
+  options.kpool = v.kpool;
+  options.line_per_token = v.line_per_token;
+  options.token_table = v.token_table;
   options.mqa_tokens = 3;
   options.page_table_1 = {-1, v.tail};
   options.real_page_table = {0, v.tail};
@@ -93,14 +94,16 @@ void compare(reference::batch in, const variant& v) {
 
 TEST_CASE("DSA metadata of ragged batches equals the definitions, a line a row or a line a token") {
   for (int i = 0; i < test_rounds(48); ++i)
-    compare(reference::random_batch(test_seed() + i, {.page_granular = i % 2 == 0, .page_map = i % 5 == 0, .poison = true}),
+    compare(reference::random_batch(test_seed() + i,
+                                    {.page_granular = i % 2 == 0, .page_map = i % 5 == 0, .poison = true}),
             {.line_per_token = i % 4 < 2, .token_table = i % 3 != 0});
 }
 
 TEST_CASE("DSA metadata with pooled keys, and with each tail, equals the definitions") {
   for (int i = 0; i < test_rounds(48); ++i) {
     const std::int64_t kpool = std::int64_t{1} << (i % 4);
-    compare(reference::random_batch(test_seed() + 100 + i, {.page_group = kpool, .page_granular = i % 2 == 1, .poison = true}),
+    compare(reference::random_batch(test_seed() + 100 + i,
+                                    {.page_group = kpool, .page_granular = i % 2 == 1, .poison = true}),
             {.line_per_token = i % 2 == 0, .token_table = i % 3 == 0, .kpool = kpool, .tail = some_tail(i)});
   }
 }
@@ -122,39 +125,49 @@ TEST_CASE("DSA metadata clamps and reports what cannot be") {
 }
 
 TEST_CASE("DSA metadata of more rows and tokens than a block has threads") {
-  compare(reference::random_batch(test_seed() + 400, {.rows = 300, .max_tokens = 3, .page_size = 2, .max_context = 60}),
+  compare(reference::random_batch(test_seed() + 400,
+                                  {.rows = 300, .max_tokens = 3, .page_size = 2, .max_context = 60}),
           {.line_per_token = true, .token_table = true});
-  compare(reference::random_batch(test_seed() + 401, {.rows = 5, .max_tokens = 4, .page_size = 1, .max_context = 20000}),
+  compare(reference::random_batch(test_seed() + 401,
+                                  {.rows = 5, .max_tokens = 4, .page_size = 1, .max_context = 20000}),
           {.line_per_token = true, .token_table = true});
 }
 
 TEST_CASE("DSA metadata refuses by name what the host can see") {
   const stream at(test_device());
   device_vector<std::int32_t> numbers(at, 64, 0);
-  dsa_metadata_params p{.lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 16},
-                        .requests = numbers.data(),
-                        .source = {.table = numbers.data(), .row_stride = 16, .requests = 2, .columns = 16},
-                        .query = {numbers.data(), false, 1, 2},
-                        .topk = 8,
-                        .cache_seqlens = numbers.data() + 8,
-                        .cu_seqlens_q = numbers.data() + 16,
-                        .dsa_cache_seqlens = numbers.data() + 24};
+  dsa_metadata_params p{
+      .lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 16},
+      .requests = numbers.data(),
+      .source = {.table = numbers.data(), .row_stride = 16, .requests = 2, .columns = 16},
+      .query = {numbers.data(), false, 1, 2},
+      .topk = 8,
+      .cache_seqlens = numbers.data() + 8,
+      .cu_seqlens_q = numbers.data() + 16,
+      .dsa_cache_seqlens = numbers.data() + 24};
   SUBCASE("no topk") {
     p.topk = 0;
     CHECK_THROWS_WITH_AS(dsa_metadata(at, p), doctest::Contains("topk must be positive"), invalid_argument);
   }
   SUBCASE("an odd kpool") {
     p.kpool = 3;
-    CHECK_THROWS_WITH_AS(dsa_metadata(at, p), doctest::Contains("kpool must be a power of two"), invalid_argument);
+    CHECK_THROWS_WITH_AS(dsa_metadata(at, p), doctest::Contains("kpool must be a power of two"),
+                         invalid_argument);
   }
   SUBCASE("a narrow table") {
     p.page_table_1 = {.data = numbers.data(), .stride = 15, .columns = 15};
-    CHECK_THROWS_WITH_AS(dsa_metadata(at, p), doctest::Contains("page_table_1 has 15 columns"), invalid_argument);
+    CHECK_THROWS_WITH_AS(dsa_metadata(at, p), doctest::Contains("page_table_1 has 15 columns"),
+                         invalid_argument);
   }
 }
 
 TEST_CASE("DSA metadata at widths around a tile and far past it") {
   for (const std::int64_t width : {1, 63, 64, 65, 1000, 131072})
-    compare(reference::random_batch(test_seed() + width, {.rows = 3, .max_tokens = 2, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}),
+    compare(reference::random_batch(test_seed() + width, {.rows = 3,
+                                                          .max_tokens = 2,
+                                                          .page_size = 1,
+                                                          .max_context = width,
+                                                          .length_limit = 5000,
+                                                          .poison = true}),
             {.line_per_token = width % 2 == 0, .token_table = true});
 }

@@ -13,7 +13,9 @@ using namespace stepgraph;
 
 namespace {
 
-std::vector<std::int32_t> narrow(const std::vector<std::int64_t>& values) { return {values.begin(), values.end()}; }
+std::vector<std::int32_t> narrow(const std::vector<std::int64_t>& values) {
+  return {values.begin(), values.end()};
+}
 
 void compare(const reference::batch& in, int i) {
   CAPTURE(reference::describe(in));
@@ -33,7 +35,8 @@ void compare(const reference::batch& in, int i) {
   const auto pages = reference::random_page_map(in.pool_pages, in.seed + 4);
   const device_map slot_map(at, slots, i % 2 == 0), page_map(at, in.page_map ? *in.page_map : pages, true);
   if (!in.page_map && i % 5 < 2) options.slot_map = slots;
-  const device_vector<std::int32_t> start(at, options.start.empty() ? std::vector<std::int32_t>{0} : narrow(options.start));
+  const device_vector<std::int32_t> start(
+      at, options.start.empty() ? std::vector<std::int32_t>{0} : narrow(options.start));
   const output_vector<std::int64_t> indptr(at, in.B + 1), wide(at, options.capacity);
   const output_vector<std::int32_t> indices(at, options.capacity);
   kv_indices_params p{.lengths = batch.lengths,
@@ -57,7 +60,8 @@ void compare(const reference::batch& in, int i) {
   // E plays no part here
   std::vector<reference::fault> faults;
   for (const auto& f : want.faults)
-    if (f.kind != reference::fault_kind::query_tokens && f.kind != reference::fault_kind::tokens_dropped) faults.push_back(f);
+    if (f.kind != reference::fault_kind::query_tokens && f.kind != reference::fault_kind::tokens_dropped)
+      faults.push_back(f);
   expect_faults(batch.row_status(), faults);
 }
 
@@ -71,18 +75,22 @@ void compare_unified(reference::batch in, int i) {
   reference::unified_kv_indices_input input;
   input.prefix_indptr.push_back(0);
   for (std::int64_t r = 0; r < in.B; ++r)
-    input.prefix_indptr.push_back(r < d.n ? input.prefix_indptr.back() + random.between(0, in.cap()) : 0x70000000);
+    input.prefix_indptr.push_back(r < d.n ? input.prefix_indptr.back() + random.between(0, in.cap())
+                                          : 0x70000000);
   const std::int64_t prefixes = input.prefix_indptr[d.n];
-  for (std::int64_t x = 0; x < prefixes; ++x) input.prefix_indices.push_back(random.one_in(9) ? -1 : random.below(1000));
+  for (std::int64_t x = 0; x < prefixes; ++x)
+    input.prefix_indices.push_back(random.one_in(9) ? -1 : random.below(1000));
   for (std::int64_t x = 0; x < in.C; ++x) input.extend_indices.push_back(2000 + x);
   if (i % 2) {
-    for (std::int64_t r = 0; r < in.B; ++r) input.extend_start.push_back(random.between(0, std::max<std::int64_t>(0, in.C - in.Emax)));
+    for (std::int64_t r = 0; r < in.B; ++r)
+      input.extend_start.push_back(random.between(0, std::max<std::int64_t>(0, in.C - in.Emax)));
     for (std::int64_t r = 0; r < d.n && i % 8 == 7; ++r)
       if (random.one_in(3)) input.extend_start[r] = in.C - 1;
   }
   input.capacity = std::max<std::int64_t>(1, i % 4 == 0 ? prefixes / 2 : prefixes + in.C + 3);
   input.skip = -(i % 2);
-  const device_vector<std::int32_t> prefix(at, input.prefix_indices.empty() ? std::vector<std::int32_t>{0} : narrow(input.prefix_indices)),
+  const device_vector<std::int32_t> prefix(
+      at, input.prefix_indices.empty() ? std::vector<std::int32_t>{0} : narrow(input.prefix_indices)),
       extend(at, narrow(input.extend_indices)),
       start(at, input.extend_start.empty() ? std::vector<std::int32_t>{0} : narrow(input.extend_start));
   const device_vector<std::int64_t> prefix_indptr(at, input.prefix_indptr);
@@ -110,35 +118,42 @@ void compare_spec(std::uint64_t seed, std::int64_t tokens, reference::tail_rule 
   CAPTURE(seed);
   const stream at(test_device());
   reference::random_integers random(seed);
-  const std::int64_t rows = random.between(1, 9), width_a = random.between(1, most), width_b = random.between(1, 40),
-                     stride_a = width_a + random.below(3), stride_b = width_b + random.below(3);
+  const std::int64_t rows = random.between(1, 9), width_a = random.between(1, most),
+                     width_b = random.between(1, 40), stride_a = width_a + random.below(3),
+                     stride_b = width_b + random.below(3);
   reference::spec_page_table_input in;
   in.T = random.between(0, tokens);
   in.width = random.between(1, width_a + width_b);
   in.rule = {-1, tail};
   std::vector<std::int32_t> a(rows * stride_a), b(tokens * stride_b);
   for (auto* table : {&a, &b})
-    for (auto& entry : *table) entry = random.one_in(9) ? -1 : static_cast<std::int32_t>(random.below(1 << 20));
-  in.table_a = {rows, width_a, [&](std::int64_t line, std::int64_t x) { return std::int64_t{a[line * stride_a + x]}; }};
-  in.table_b = {tokens, width_b, [&](std::int64_t line, std::int64_t x) { return std::int64_t{b[line * stride_b + x]}; }};
-  for (std::int64_t r = 0; r < rows; ++r) in.len_a.push_back(random.between(random.one_in(5) ? -1 : 0, width_a + random.one_in(5)));
+    for (auto& entry : *table)
+      entry = random.one_in(9) ? -1 : static_cast<std::int32_t>(random.below(1 << 20));
+  in.table_a = {rows, width_a,
+                [&](std::int64_t line, std::int64_t x) { return std::int64_t{a[line * stride_a + x]}; }};
+  in.table_b = {tokens, width_b,
+                [&](std::int64_t line, std::int64_t x) { return std::int64_t{b[line * stride_b + x]}; }};
+  for (std::int64_t r = 0; r < rows; ++r)
+    in.len_a.push_back(random.between(random.one_in(5) ? -1 : 0, width_a + random.one_in(5)));
   for (std::int64_t t = 0; t < tokens; ++t) {
     const bool live = t < in.T;
     in.row_of.push_back(!live || random.one_in(9) ? rows + random.below(2) : random.below(rows));
     in.len_b.push_back(live ? random.between(random.one_in(5) ? -1 : 0, width_b) : 1 << 30);
   }
-  const device_vector<std::int32_t> live(at, {static_cast<std::int32_t>(in.T)}), row_of(at, narrow(in.row_of)), table_a(at, a),
-      table_b(at, b), len_a(at, narrow(in.len_a)), len_b(at, narrow(in.len_b)), status(at, tokens, 0);
+  const device_vector<std::int32_t> live(at, {static_cast<std::int32_t>(in.T)}),
+      row_of(at, narrow(in.row_of)), table_a(at, a), table_b(at, b), len_a(at, narrow(in.len_a)),
+      len_b(at, narrow(in.len_b)), status(at, tokens, 0);
   const output_table table(at, tokens, in.width, seed % 3, in.rule);
   const output_vector<std::int32_t> total(at, tokens);
-  spec_page_table(at, {.live_tokens = live.data(),
-                       .tokens = static_cast<std::int32_t>(tokens),
-                       .row_of = row_of.data(),
-                       .by_row = {table_a.data(), stride_a, static_cast<std::int32_t>(rows), width_a, len_a.data()},
-                       .by_token = {table_b.data(), stride_b, static_cast<std::int32_t>(tokens), width_b, len_b.data()},
-                       .table = table.sink,
-                       .total = total.data(),
-                       .faults = {.row_status = status.data()}});
+  spec_page_table(
+      at, {.live_tokens = live.data(),
+           .tokens = static_cast<std::int32_t>(tokens),
+           .row_of = row_of.data(),
+           .by_row = {table_a.data(), stride_a, static_cast<std::int32_t>(rows), width_a, len_a.data()},
+           .by_token = {table_b.data(), stride_b, static_cast<std::int32_t>(tokens), width_b, len_b.data()},
+           .table = table.sink,
+           .total = total.data(),
+           .faults = {.row_status = status.data()}});
   const auto want = reference::spec_page_table(in);
   table.expect(want.table);
   total.expect(want.total);
@@ -161,8 +176,13 @@ TEST_CASE("KV indices of random ragged batches equal the definitions") {
 
 TEST_CASE("unified KV indices of random ragged batches equal the definitions") {
   for (int i = 0; i < test_rounds(60); ++i)
-    compare_unified(reference::random_batch(test_seed() + 100 + i, {.poison = true, .bad_tokens = i % 6 == 1, .drop_tokens = i % 6 == 2}), i);
-  compare_unified(reference::random_batch(test_seed() + 199, {.rows = 300, .max_tokens = 3, .page_size = 1, .max_context = 30}), 1);
+    compare_unified(
+        reference::random_batch(test_seed() + 100 + i,
+                                {.poison = true, .bad_tokens = i % 6 == 1, .drop_tokens = i % 6 == 2}),
+        i);
+  compare_unified(reference::random_batch(test_seed() + 199,
+                                          {.rows = 300, .max_tokens = 3, .page_size = 1, .max_context = 30}),
+                  1);
 }
 
 TEST_CASE("spec page tables join a row's entries and a token's own") {
@@ -173,12 +193,13 @@ TEST_CASE("spec page tables join a row's entries and a token's own") {
 TEST_CASE("KV indices refuse by name what the host can see") {
   const stream at(test_device());
   device_vector<std::int32_t> numbers(at, 64, 0);
-  kv_indices_params p{.lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 16},
-                      .requests = numbers.data(),
-                      .source = {.table = numbers.data(), .row_stride = 16, .requests = 2, .columns = 16},
-                      .indptr = numbers.data() + 32,
-                      .indices = numbers.data() + 40,
-                      .capacity = 0};
+  kv_indices_params p{
+      .lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 16},
+      .requests = numbers.data(),
+      .source = {.table = numbers.data(), .row_stride = 16, .requests = 2, .columns = 16},
+      .indptr = numbers.data() + 32,
+      .indices = numbers.data() + 40,
+      .capacity = 0};
   CHECK_THROWS_WITH_AS(kv_indices(at, p), doctest::Contains("capacity must be positive"), invalid_argument);
   p.capacity = 8;
   p.slot_map = p.page_map = {numbers.data(), 4};
@@ -190,8 +211,15 @@ TEST_CASE("KV indices refuse by name what the host can see") {
 
 TEST_CASE("KV indices at widths around a tile and far past it") {
   for (const std::int64_t width : {1, 63, 64, 65, 1000, 131072}) {
-    compare(reference::random_batch(test_seed() + width, {.rows = 3, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}), 1);
-    compare_unified(reference::random_batch(test_seed() + width, {.rows = 3, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}), 2);
+    compare(reference::random_batch(
+                test_seed() + width,
+                {.rows = 3, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}),
+            1);
+    compare_unified(
+        reference::random_batch(
+            test_seed() + width,
+            {.rows = 3, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}),
+        2);
     compare_spec(test_seed() + width, 3, {}, width);
   }
 }

@@ -49,7 +49,9 @@ plan make_plan(const reference::batch& in, kv_split_plan_params p) {
 
 TEST_CASE("a split plan covers every row in order, within its limits") {
   for (int i = 0; i < test_rounds(40); ++i) {
-    const auto in = reference::random_batch(test_seed() + i, {.page_size = 1, .max_context = 1 + i * 97, .poison = true, .bad_length = i % 4 == 0});
+    const auto in = reference::random_batch(
+        test_seed() + i,
+        {.page_size = 1, .max_context = 1 + i * 97, .poison = true, .bad_length = i % 4 == 0});
     CAPTURE(reference::describe(in));
     const auto rows = static_cast<std::int32_t>(in.B);
     make_plan(in, {.tile = 1 + i % 64, .max_splits = 1 + i % 16, .workers = 132, .capacity = rows + i * 3});
@@ -59,7 +61,8 @@ TEST_CASE("a split plan covers every row in order, within its limits") {
 
 TEST_CASE("a split plan balances ragged work over the workers") {
   for (int i = 0; i < test_rounds(20); ++i) {
-    const auto in = reference::random_batch(test_seed() + 100 + i, {.rows = 16, .live_rows = 16, .page_size = 1, .max_context = 40000});
+    const auto in = reference::random_batch(
+        test_seed() + 100 + i, {.rows = 16, .live_rows = 16, .page_size = 1, .max_context = 40000});
     const plan made = make_plan(in, {.tile = 64, .max_splits = 1024, .workers = 132, .capacity = 1024});
     const auto balance = reference::balance_of(made.chunks, 132);
     CAPTURE(balance.total);
@@ -69,11 +72,13 @@ TEST_CASE("a split plan balances ragged work over the workers") {
 }
 
 TEST_CASE("a batch-invariant plan splits a row by its own length alone") {
-  plan before = make_plan(reference::random_batch(test_seed() + 200, {.rows = 4, .page_size = 1, .max_context = 500}),
-                          {.tile = 16, .max_splits = 8, .workers = 132, .batch_invariant = true, .capacity = 32});
+  plan before =
+      make_plan(reference::random_batch(test_seed() + 200, {.rows = 4, .page_size = 1, .max_context = 500}),
+                {.tile = 16, .max_splits = 8, .workers = 132, .batch_invariant = true, .capacity = 32});
   for (int i = 1; i < test_rounds(20); ++i) {
-    const plan now = make_plan(reference::random_batch(test_seed() + 200 + i, {.rows = 40, .page_size = 1, .max_context = 500}),
-                               {.tile = 16, .max_splits = 8, .workers = 132, .batch_invariant = true, .capacity = 320});
+    const plan now = make_plan(
+        reference::random_batch(test_seed() + 200 + i, {.rows = 40, .page_size = 1, .max_context = 500}),
+        {.tile = 16, .max_splits = 8, .workers = 132, .batch_invariant = true, .capacity = 320});
     const std::string why = reference::check_batch_invariant(before.chunks, before.len, now.chunks, now.len);
     CHECK_MESSAGE(why.empty(), why);
     before = now;
@@ -83,14 +88,16 @@ TEST_CASE("a batch-invariant plan splits a row by its own length alone") {
 TEST_CASE("a split plan refuses a capacity that cannot hold it") {
   const stream at(test_device());
   device_vector<std::int32_t> numbers(at, 64, 0);
-  kv_split_plan_params p{.lengths = {.live_rows = numbers.data(), .rows = 4, .seq_lens = numbers.data(), .cap = 16},
-                         .tile = 4,
-                         .max_splits = 4,
-                         .workers = 8,
-                         .capacity = 3,
-                         .chunks = reinterpret_cast<kv_split_chunk*>(numbers.data()),
-                         .cu_chunks = numbers.data()};
-  CHECK_THROWS_WITH_AS(kv_split_plan(at, p), doctest::Contains("capacity 3 is less than the 4 chunks"), invalid_argument);
+  kv_split_plan_params p{
+      .lengths = {.live_rows = numbers.data(), .rows = 4, .seq_lens = numbers.data(), .cap = 16},
+      .tile = 4,
+      .max_splits = 4,
+      .workers = 8,
+      .capacity = 3,
+      .chunks = reinterpret_cast<kv_split_chunk*>(numbers.data()),
+      .cu_chunks = numbers.data()};
+  CHECK_THROWS_WITH_AS(kv_split_plan(at, p), doctest::Contains("capacity 3 is less than the 4 chunks"),
+                       invalid_argument);
   p.batch_invariant = true;
   p.capacity = 15;
   CHECK_THROWS_WITH_AS(kv_split_plan(at, p), doctest::Contains("the 16 chunks"), invalid_argument);

@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "kernels/columns.hpp"
+#include "kernels/metadata/query_tokens.hpp"
 #include "kernels/page_source.hpp"
 #include "tests/kernels/metadata_fixture.hpp"
 #include "tests/reference/output.hpp"
 
-/// Outputs of metadata ops in poisoned memory with canaries after them, and their comparison with the definitions:
-/// what is defined must agree, everything else must still be poison.
+/// Outputs of metadata ops in poisoned memory with canaries after them, and their comparison with the
+/// definitions: what is defined must agree, everything else must still be poison.
 namespace stepgraph {
 
 constexpr std::int32_t output_poison = -77;
@@ -18,17 +19,20 @@ constexpr std::int32_t output_poison = -77;
 template <class T>
 class output_vector : public device_vector<T> {
  public:
-  output_vector(stream_ref at, std::int64_t size) : device_vector<T>(at, size + 4, static_cast<T>(output_poison)) {}
+  output_vector(stream_ref at, std::int64_t size)
+      : device_vector<T>(at, size + 4, static_cast<T>(output_poison)) {}
 
   void expect(const reference::vector_output& want) const {
     const auto got = this->get();
     CHECK_MESSAGE(check_live(got, want).empty(), check_live(got, want));
-    CHECK_MESSAGE(check_untouched(got, output_poison, want).empty(), check_untouched(got, output_poison, want));
+    CHECK_MESSAGE(check_untouched(got, output_poison, want).empty(),
+                  check_untouched(got, output_poison, want));
   }
 };
 
 /// `line` of an output that has one vector a step.
-inline std::vector<std::int64_t> line_of(const std::vector<std::int64_t>& all, std::int64_t line, std::int64_t size) {
+inline std::vector<std::int64_t> line_of(const std::vector<std::int64_t>& all, std::int64_t line,
+                                         std::int64_t size) {
   return {all.begin() + line * size, all.begin() + (line + 1) * size};
 }
 
@@ -41,7 +45,8 @@ class output_table : public device_vector<std::int32_t> {
  public:
   output_table(stream_ref at, std::int64_t lines, std::int64_t columns, std::int64_t extra_stride,
                const reference::output_rule& rule = {})
-      : device_vector(at, lines * (columns + extra_stride) + 4, output_poison), stride_(columns + extra_stride) {
+      : device_vector(at, lines * (columns + extra_stride) + 4, output_poison),
+        stride_(columns + extra_stride) {
     sink = {data(), stride_, columns, static_cast<std::int32_t>(rule.skip), device_tail(rule.tail)};
   }
 
@@ -62,7 +67,8 @@ class output_table : public device_vector<std::int32_t> {
 class device_map {
  public:
   device_map(stream_ref at, const reference::index_map& map, bool wide)
-      : narrow_(at, reference::dense_map<std::int32_t>(map)), wide_(at, reference::dense_map<std::int64_t>(map)) {
+      : narrow_(at, reference::dense_map<std::int32_t>(map)),
+        wide_(at, reference::dense_map<std::int64_t>(map)) {
     view = wide ? index_map{wide_.data(), map.size} : index_map{narrow_.data(), map.size};
   }
   index_map view;
@@ -72,8 +78,8 @@ class device_map {
   device_vector<std::int64_t> wide_;
 };
 
-/// Every row that the definitions report is reported; where `exactly`, no other is. A live row's negative entry is a
-/// fault for kernels and none for the definitions.
+/// Every row that the definitions report is reported; where `exactly`, no other is. A live row's negative
+/// entry is a fault for kernels and none for the definitions.
 inline void expect_faults(const std::vector<std::int32_t>& status, const std::vector<reference::fault>& want,
                           bool exactly = true) {
   std::vector<bool> reported(status.size());

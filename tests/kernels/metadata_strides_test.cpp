@@ -16,7 +16,8 @@ using namespace stepgraph;
 
 namespace {
 
-/// Far more int32 than are ever touched: device memory, or address space of the host without memory behind it.
+/// Far more int32 than are ever touched: device memory, or address space of the host without memory behind
+/// it.
 class sparse_table {
  public:
   sparse_table(stream_ref at, std::int64_t entries) : at_(at), bytes_(entries * 4) {
@@ -25,7 +26,8 @@ class sparse_table {
       data_ = block_.as<std::int32_t>();
       return;
     }
-    void* const mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const mapped =
+        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) throw std::runtime_error("no address space for a sparse table");
     data_ = static_cast<std::int32_t*>(mapped);
   }
@@ -60,8 +62,8 @@ std::vector<std::int32_t> counting(std::int32_t first, std::int64_t count) {
   return values;
 }
 
-/// Row `row` of a table of `rows` lines `stride` entries apart, alone live with `length` tokens, read from the last
-/// line of a source of the same shape.
+/// Row `row` of a table of `rows` lines `stride` entries apart, alone live with `length` tokens, read from
+/// the last line of a source of the same shape.
 void far_row(std::int64_t rows, std::int64_t stride, std::int64_t width, std::int32_t length) {
   CAPTURE(stride);
   const stream at(test_device());
@@ -76,11 +78,17 @@ void far_row(std::int64_t rows, std::int64_t stride, std::int64_t width, std::in
   std::vector<std::int32_t> lengths(rows, 0), q(rows, 0);
   lengths[row] = length;
   q[row] = static_cast<std::int32_t>(row);
-  const device_vector<std::int32_t> live(at, {static_cast<std::int32_t>(rows)}), seq_lens(at, lengths), requests(at, q),
-      counts(at, rows, 1);
+  const device_vector<std::int32_t> live(at, {static_cast<std::int32_t>(rows)}), seq_lens(at, lengths),
+      requests(at, q), counts(at, rows, 1);
   const output_vector<std::int32_t> lens(at, rows), cu_q(at, rows + 1), sparse(at, rows);
-  const row_lengths step{.live_rows = live.data(), .rows = static_cast<std::int32_t>(rows), .seq_lens = seq_lens.data(), .cap = width};
-  const page_source pages{.table = source.data(), .row_stride = stride, .requests = static_cast<std::int32_t>(rows), .columns = width};
+  const row_lengths step{.live_rows = live.data(),
+                         .rows = static_cast<std::int32_t>(rows),
+                         .seq_lens = seq_lens.data(),
+                         .cap = width};
+  const page_source pages{.table = source.data(),
+                          .row_stride = stride,
+                          .requests = static_cast<std::int32_t>(rows),
+                          .columns = width};
   const auto check = [&] {
     auto want = counting(100, length);
     want.insert(want.end(), 8, output_poison);
@@ -124,7 +132,8 @@ TEST_CASE("one kernel serves decode metadata at every width, batch, length and s
   for (const std::int64_t width : {1, 64, 1000, 5000, 70000})
     for (const std::int64_t rows : {1, 7, 70}) {
       if (width * rows > 400000) continue;
-      const auto in = reference::random_batch(test_seed() + width + rows, {.rows = rows, .page_size = 1, .max_context = width});
+      const auto in = reference::random_batch(test_seed() + width + rows,
+                                              {.rows = rows, .page_size = 1, .max_context = width});
       const stream at(test_device());
       const device_batch batch(at, in);
       const output_vector<std::int32_t> lens(at, in.B);
@@ -141,8 +150,8 @@ TEST_CASE("one kernel serves decode metadata at every width, batch, length and s
   // the plain form and the one with everything, whichever of them this process has launched
   CHECK(kernels_launched("decode_metadata") >= 1);
   CHECK(kernels_launched("decode_metadata") <= 2);
-  for (const char* op : {"token_inputs", "draft_steps_metadata", "dsa_metadata", "compressed_metadata", "spec_page_table",
-                         "kv_indices", "unified_kv_indices", "kv_split_plan"}) {
+  for (const char* op : {"token_inputs", "draft_steps_metadata", "dsa_metadata", "compressed_metadata",
+                         "spec_page_table", "kv_indices", "unified_kv_indices", "kv_split_plan"}) {
     CAPTURE(op);
     CHECK(kernels_launched(op) <= 1);
   }
@@ -151,7 +160,8 @@ TEST_CASE("one kernel serves decode metadata at every width, batch, length and s
 TEST_CASE("wide tables on a GPU: 1,048,576 columns") {
   if (test_device().is_host() || test_small()) return;  // the definitions take minutes there
   for (const std::int64_t page : {1, 64}) {
-    const auto in = reference::random_batch(test_seed() + page, {.rows = 3, .page_size = page, .max_context = 1 << 20, .poison = true});
+    const auto in = reference::random_batch(
+        test_seed() + page, {.rows = 3, .page_size = page, .max_context = 1 << 20, .poison = true});
     const stream at(test_device());
     const device_batch batch(at, in);
     const output_vector<std::int32_t> lens(at, in.B), cu(at, in.B + 1);

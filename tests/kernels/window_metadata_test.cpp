@@ -45,19 +45,21 @@ void compare(reference::batch in, const variant& v) {
   const output_vector<std::int32_t> lens(at, in.B), cu_q(at, in.B + 1);
   const output_vector<std::int64_t> cu_k(at, in.B + 1), loc(at, in.C);
   const output_vector<std::int32_t> narrow_cu_k(at, in.B + 1);
-  const output_table table(at, in.B, in.page_columns, in.seed % 4), swa(at, in.B, in.page_columns, in.seed % 3);
-  decode_metadata_params p{.lengths = batch.lengths,
-                           .requests = batch.requests(),
-                           .source = batch.source,
-                           .skip = static_cast<std::int32_t>(v.skip),
-                           .cache_seqlens = lens.data(),
-                           .cu_seqlens_k = v.wide_sums ? index_sink(cu_k.data()) : index_sink(narrow_cu_k.data()),
-                           .tail = device_tail(v.tail),
-                           .cu_seqlens_q_mode = v.mode,
-                           .query = device_query(in, batch),
-                           .q_stride = 3,
-                           .cu_seqlens_q = cu_q.data(),
-                           .faults = batch.faults};
+  const output_table table(at, in.B, in.page_columns, in.seed % 4),
+      swa(at, in.B, in.page_columns, in.seed % 3);
+  decode_metadata_params p{
+      .lengths = batch.lengths,
+      .requests = batch.requests(),
+      .source = batch.source,
+      .skip = static_cast<std::int32_t>(v.skip),
+      .cache_seqlens = lens.data(),
+      .cu_seqlens_k = v.wide_sums ? index_sink(cu_k.data()) : index_sink(narrow_cu_k.data()),
+      .tail = device_tail(v.tail),
+      .cu_seqlens_q_mode = v.mode,
+      .query = device_query(in, batch),
+      .q_stride = 3,
+      .cu_seqlens_q = cu_q.data(),
+      .faults = batch.faults};
   if (in.page_map) p.page_map = page_map.view;
   if (v.tables) {
     p.page_table = table.data();
@@ -97,7 +99,9 @@ TEST_CASE("decode metadata with a sliding window, by slots and by pages, equals 
                                                       .poison = true,
                                                       .bad_request = i % 5 == 0,
                                                       .bad_slot = i % 7 == 0 && i % 3 != 0}),
-            {.kind = i % 4 < 2 ? window::by_slots : window::by_pages, .skip = i % 2 - 1, .wide_sums = i % 2 == 0});
+            {.kind = i % 4 < 2 ? window::by_slots : window::by_pages,
+             .skip = i % 2 - 1,
+             .wide_sums = i % 2 == 0});
 }
 
 TEST_CASE("decode metadata through a page map, with each tail, equals the definitions") {
@@ -121,22 +125,25 @@ TEST_CASE("page tables can be skipped") {
 TEST_CASE("a row shorter than its query tokens stores nothing before its first token") {
   // negative-length and accept-zero: E of rows that are fresh, and of 0 accepted drafts
   for (int i = 0; i < test_rounds(10); ++i)
-    compare(reference::random_batch(test_seed() + 400 + i, {.max_tokens = 8, .page_size = 4, .max_context = 9, .poison = true}),
+    compare(reference::random_batch(test_seed() + 400 + i,
+                                    {.max_tokens = 8, .page_size = 4, .max_context = 9, .poison = true}),
             {.kind = window::by_slots, .skip = -(i % 2)});
 }
 
 TEST_CASE("a sliding window refuses by name what the host can see") {
   const stream at(test_device());
   device_vector<std::int32_t> numbers(at, 64, 0);
-  decode_metadata_params p{.lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 16},
-                           .requests = numbers.data(),
-                           .source = {.table = numbers.data(), .row_stride = 16, .requests = 2, .columns = 16},
-                           .cache_seqlens = numbers.data() + 8,
-                           .page_columns = 16};
+  decode_metadata_params p{
+      .lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 16},
+      .requests = numbers.data(),
+      .source = {.table = numbers.data(), .row_stride = 16, .requests = 2, .columns = 16},
+      .cache_seqlens = numbers.data() + 8,
+      .page_columns = 16};
   p.window.page_table = numbers.data() + 16;
   p.window.page_table_stride = 16;
   SUBCASE("no map") {
-    CHECK_THROWS_WITH_AS(decode_metadata(at, p), doctest::Contains("full_to_swa or page_map"), invalid_argument);
+    CHECK_THROWS_WITH_AS(decode_metadata(at, p), doctest::Contains("full_to_swa or page_map"),
+                         invalid_argument);
   }
   SUBCASE("both maps") {
     p.window.full_to_swa = p.window.page_map = {numbers.data(), 4};
@@ -145,7 +152,8 @@ TEST_CASE("a sliding window refuses by name what the host can see") {
   SUBCASE("a stride below the width") {
     p.window.full_to_swa = {numbers.data(), 4};
     p.window.page_table_stride = 12;
-    CHECK_THROWS_WITH_AS(decode_metadata(at, p), doctest::Contains("window.page_table_stride 12"), invalid_argument);
+    CHECK_THROWS_WITH_AS(decode_metadata(at, p), doctest::Contains("window.page_table_stride 12"),
+                         invalid_argument);
   }
   SUBCASE("no cu_seqlens_q to write") {
     p.window = {};
@@ -156,6 +164,9 @@ TEST_CASE("a sliding window refuses by name what the host can see") {
 
 TEST_CASE("decode metadata with a sliding window at widths around a tile and far past it") {
   for (const std::int64_t width : {1, 63, 64, 65, 1000, 131072})
-    compare(reference::random_batch(test_seed() + width, {.rows = 3, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}),
-            {.kind = width % 2 ? window::by_slots : window::by_pages, .tail = some_tail(static_cast<int>(width) % 2)});
+    compare(reference::random_batch(
+                test_seed() + width,
+                {.rows = 3, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}),
+            {.kind = width % 2 ? window::by_slots : window::by_pages,
+             .tail = some_tail(static_cast<int>(width) % 2)});
 }
