@@ -28,6 +28,10 @@ const char* to_string(row_status status) noexcept {
       return "parents that are not a tree";
     case row_status::out_of_pages:
       return "out of pages";
+    case row_status::capacity_exceeded:
+      return "capacity exceeded";
+    case row_status::start_clamped:
+      return "start clamped";
   }
   return "unknown status";
 }
@@ -64,6 +68,20 @@ const char* to_string(op_id op) noexcept {
       return "commit_kv";
     case op_id::finish_rows:
       return "finish_rows";
+    case op_id::draft_steps_metadata:
+      return "draft_steps_metadata";
+    case op_id::dsa_metadata:
+      return "dsa_metadata";
+    case op_id::compressed_metadata:
+      return "compressed_metadata";
+    case op_id::spec_page_table:
+      return "spec_page_table";
+    case op_id::kv_indices:
+      return "kv_indices";
+    case op_id::unified_kv_indices:
+      return "unified_kv_indices";
+    case op_id::kv_split_plan:
+      return "kv_split_plan";
   }
   return "unknown op";
 }

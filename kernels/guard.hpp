@@ -34,6 +34,8 @@ enum class row_status : std::int32_t {
   nan_probabilities = 21,    // a draft's probabilities hold a NaN or a negative number
   not_a_tree = 22,           // a node whose parent does not come before it
   out_of_pages = 23,         // the pages given hold no further token of the row
+  capacity_exceeded = 8,     // more entries than an output holds; those past it are dropped
+  start_clamped = 9,         // a start outside [0, len]
 };
 
 /// Which op reported.
@@ -53,6 +55,14 @@ enum class op_id : std::int32_t {
   commit_kv = 45,
   finish_rows = 46,
   embedder = 1000,  // an embedder's own kernels report from here on
+  // metadata
+  draft_steps_metadata = 20,
+  dsa_metadata = 21,
+  compressed_metadata = 22,
+  spec_page_table = 23,
+  kv_indices = 24,
+  unified_kv_indices = 25,
+  kv_split_plan = 26,
 };
 
 const char* to_string(row_status status) noexcept;

@@ -4,6 +4,7 @@
 
 #include "graphs/cuda_check.hpp"
 #include "graphs/graph.hpp"
+#include "kernels/kernel_registry.hpp"
 
 namespace stepgraph {
 
@@ -13,6 +14,7 @@ template <class Params>
 void launch(stream_ref at, const char* name, void (*kernel)(const Params), dim3 grid, dim3 block,
             const Params& params, std::size_t shared_bytes = 0, bool programmatic = true) {
   detail::require_in_capture(at, name);
+  detail::note_kernel(name, reinterpret_cast<const void*>(kernel));
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/guard.hpp"
+#include "kernels/row_lengths.hpp"
 
 namespace stepgraph {
 
@@ -47,10 +48,30 @@ struct page_source {
     return entry < 0 || (pool_pages > 0 && entry >= pool_pages << page_shift) ? -1 : entry;
   }
 
+  /// Line of `request`, which must be in range.
+  STEPGRAPH_HD const std::int32_t* line(std::int64_t request) const { return table + request * row_stride; }
+
+  /// Shift between columns of pages and columns of the table.
+  STEPGRAPH_HD int column_shift() const { return page_granular ? 0 : page_shift; }
+
   /// `entry` of the table as a page, or -1 where it is negative or outside the pool.
   STEPGRAPH_HD std::int64_t checked_page(std::int64_t entry) const {
     const std::int64_t found = page_granular || entry < 0 ? entry : entry >> page_shift;
     return found < 0 || (pool_pages > 0 && found >= pool_pages) ? -1 : found;
+  }
+};
+
+/// A slot map or a page map in device memory; may change between replays. A negative entry means unmapped.
+struct index_map {
+  index_view entry{};     // [size], or null: no map
+  std::int64_t size = 0;  // entries
+
+  STEPGRAPH_HD explicit operator bool() const { return entry.data != nullptr; }
+  STEPGRAPH_HD bool has(std::int64_t index) const { return index >= 0 && index < size; }
+  /// -1 where `index` is negative, past the map, or unmapped.
+  STEPGRAPH_HD std::int64_t operator[](std::int64_t index) const {
+    const std::int64_t found = has(index) ? entry[index] : -1;
+    return found < 0 ? -1 : found;
   }
 };
 

@@ -26,14 +26,20 @@ struct index_sink {
   bool wide = false;
 
   index_sink() = default;
-  index_sink(std::int32_t* values) : data(values), wide(false) {}  // NOLINT: a pointer is a view
-  index_sink(std::int64_t* values) : data(values), wide(true) {}   // NOLINT
+  STEPGRAPH_HD index_sink(std::int32_t* values) : data(values), wide(false) {}  // NOLINT: a pointer is a view
+  STEPGRAPH_HD index_sink(std::int64_t* values) : data(values), wide(true) {}   // NOLINT
 
   STEPGRAPH_HD void store(std::int64_t i, std::int64_t value) const {
     if (wide)
       static_cast<std::int64_t*>(data)[i] = value;
     else
       static_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
+  }
+  /// The same vector from element `first` on.
+  STEPGRAPH_HD index_sink from(std::int64_t first) const {
+    if (!data) return {};
+    return wide ? index_sink(static_cast<std::int64_t*>(data) + first)
+                : index_sink(static_cast<std::int32_t*>(data) + first);
   }
   STEPGRAPH_HD explicit operator bool() const { return data != nullptr; }
 };
@@ -55,16 +61,18 @@ struct row_lengths {
     return seq_lens[row] + delta + (delta_by_row ? delta_by_row[row] : 0);
   }
 
+  // note: n and the row's numbers are read together, not one after the other: a dead row's are there, but not used
   STEPGRAPH_HD std::int64_t length(int row) const {
-    if (row >= live()) return 0;
     const std::int64_t value = raw(row);
-    return value < 0 ? 0 : value > cap ? cap : value;
+    const std::int64_t kept = value < 0 ? 0 : value > cap ? cap : value;
+    return row < live() ? kept : 0;
   }
 
   /// The same, reporting a length that had to be clamped.
   STEPGRAPH_HD std::int64_t length_reported(int row, const fault_sink& faults, op_id op) const {
+    const std::int64_t value = raw(row);
     if (row >= live()) return 0;
-    return clamp_reported(raw(row), 0, cap, faults, op, row, row_status::length_clamped);
+    return clamp_reported(value, 0, cap, faults, op, row, row_status::length_clamped);
   }
 };
 

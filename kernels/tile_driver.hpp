@@ -7,28 +7,36 @@
 #include "graphs/stream.hpp"
 #include "graphs/thread_pool.hpp"
 #include "kernels/guard.hpp"
+#include "kernels/kernel_registry.hpp"
 
-/// One driver for every bookkeeping op. An op is a small trivially copyable struct that says what it does to
-/// rows and columns; the driver decides where that runs, so an op knows nothing of grids, blocks or threads:
+/// One driver for every bookkeeping op. An op is a small trivially copyable struct that says what it does to lines and
+/// columns; the driver decides where that runs, so an op knows nothing of grids, blocks or threads:
 ///
 ///   struct my_op {
 ///     static constexpr const char* name = "my_op";
-///     static constexpr int tile_columns = 4096;  // columns worth one block's while; 0: vectors only
-///     int rows() const;                          // rows captured, B
-///     std::int64_t live_columns(int row) const;  // from device memory; 0 for a dead row
-///     template <class Team>
-///     void vectors(Team&) const;                 // the fixed-size vectors, once, by one team
-///     template <class Team>
-///     void tile(Team&, int row, std::int64_t begin, std::int64_t end) const;
+///     static constexpr int tile_columns = 4096;        // columns worth one block's while; 0: vectors only
+///     template <class Team> void vectors(Team&) const; // the fixed-size vectors, once, by one team
+///
+///     // and, unless it is of vectors alone:
+///     struct line { std::int32_t columns; ... };       // what a tile needs to know of its line
+///     int lines() const;                               // lines captured: rows or tokens, times tables
+///     line load(int index) const;                      // from device memory; columns 0 where nothing is written
+///     int least_columns() const;                       // a multiple of 128 worth a block's while
+///     template <class Team> void tile(Team&, int index, const line&, std::int32_t begin, std::int32_t end) const;
 ///   };
 ///
-/// A team is the threads that work on one piece: a block on the GPU, one thread on the host. It has `rank()`,
-/// `size()`, `sync()` and `exclusive_sum(value)`. Loops over a team are written `for (i = rank; i < end; i +=
-/// size)`.
+/// A line is whatever has columns of its own: one row of one table, say. Several tables of a row whose columns agree
+/// share a line and its loads; tables of other widths have lines of their own (`index` then names table and row).
+/// `load` must not report faults: many teams call it. Every other member is called once for its part of the work.
 ///
-/// On the GPU the grid is sized by the device and the batch, never by the captured width ("own row first,
-/// then help"): block 0 makes the vectors, block 1 + r does the first tile of row r, and only if some row is
-/// longer than one tile do the blocks scan the lengths and share out all remaining live tiles by index.
+/// A team is the threads that work on one piece: a block on the GPU, one thread on the host. It has `rank()`,
+/// `size()`, `sync()` and `exclusive_sum(value)`; all threads of a team take the same way to the last two. Loops over
+/// a team are written `for (i = rank; i < end; i += size)`.
+///
+/// On the GPU the grid is sized by the device and the batch, never by the captured width ("own row first, then
+/// help"): block 0 makes the vectors, the others begin with the head of a line of their own, as many blocks a line as
+/// there are, and only if some line is longer than all its heads do the blocks scan the lines' lengths and share out
+/// the remaining tiles by index.
 namespace stepgraph {
 
 /// A team of one: the host's.
@@ -39,32 +47,33 @@ class host_team {
   static void sync() {}
 
   struct sum {
-    std::int32_t before;
-    std::int32_t total;
+    std::int64_t before;
+    std::int64_t total;
   };
   /// Sum of `value` over lower ranks, and over all; every thread of the team calls it.
-  static sum exclusive_sum(std::int32_t value) { return {0, value}; }
+  static sum exclusive_sum(std::int64_t value) { return {0, value}; }
 };
 
 template <class Op>
 void run_tiles_host(const Op& op) {
   host_team team;
   op.vectors(team);
-  const int rows = op.rows();
-  std::int64_t live = 0;
-  for (int row = 0; row < rows; ++row) live += op.live_columns(row);
-  const auto do_rows = [&op](std::int64_t first, std::int64_t last) {
-    host_team mine;
-    for (std::int64_t row = first; row < last; ++row)
-      if (const std::int64_t columns = op.live_columns(static_cast<int>(row)); columns > 0)
-        op.tile(mine, static_cast<int>(row), 0, columns);
-  };
-  // short work is done before another thread would have woken
-  constexpr std::int64_t worth_threads = 1 << 16;
-  if (live < worth_threads)
-    do_rows(0, rows);
-  else
-    thread_pool::shared().parallel_for(rows, 1, do_rows);
+  if constexpr (Op::tile_columns > 0) {
+    const int lines = op.lines();
+    std::int64_t work = 0;
+    for (int index = 0; index < lines; ++index) work += op.load(index).columns;
+    const auto do_lines = [&op](std::int64_t first, std::int64_t last) {
+      host_team mine;
+      for (auto index = static_cast<int>(first); index < last; ++index)
+        if (const auto line = op.load(index); line.columns > 0) op.tile(mine, index, line, 0, line.columns);
+    };
+    // short work is done before another thread would have woken
+    constexpr std::int64_t worth_threads = 1 << 16;
+    if (work < worth_threads)
+      do_lines(0, lines);
+    else
+      thread_pool::shared().parallel_for(lines, 1, do_lines);
+  }
 }
 
 /// Launches `op` on a CUDA stream; tile_driver.cuh defines it and the op's .cu file instantiates it.
@@ -74,7 +83,10 @@ void launch_tiles_cuda(stream_ref at, const Op& op);
 /// Enqueues `op` on `at`, whichever backend that is.
 template <class Op>
 void launch_tiles(stream_ref at, const Op& op) {
-  if (at.is_host()) return enqueue_host(at, Op::name, [op] { run_tiles_host(op); });
+  if (at.is_host()) {
+    detail::note_kernel(Op::name, reinterpret_cast<const void*>(&run_tiles_host<Op>));
+    return enqueue_host(at, Op::name, [op] { run_tiles_host(op); });
+  }
 #if STEPGRAPH_CUDA
   launch_tiles_cuda(at, op);
 #else

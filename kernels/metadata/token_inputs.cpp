@@ -7,16 +7,13 @@ namespace stepgraph {
 
 void check(const token_inputs_params& p) {
   constexpr const char* op = token_inputs_op::name;
-  detail::check_lengths(op, p.lengths);
-  detail::check_source(op, p.source);
+  detail::check_cached(op, p.lengths, p.source, p.requests);
+  detail::check_map(op, "page_map", p.page_map);
   STEPGRAPH_EXPECTS(p.tokens > 0, op, ": tokens must be positive, got ", p.tokens);
   STEPGRAPH_EXPECTS(p.max_query_count > 0, op, ": max_query_count must be positive, got ", p.max_query_count);
   STEPGRAPH_EXPECTS(p.query_counts, op, ": query_counts is null");
-  STEPGRAPH_EXPECTS(p.requests.data, op, ": requests is null");
   STEPGRAPH_EXPECTS(p.cu_seqlens_q, op, ": cu_seqlens_q is null");
   STEPGRAPH_EXPECTS(p.row_of, op, ": row_of is null");
-  STEPGRAPH_EXPECTS(p.lengths.cap <= p.source.token_columns(), op, ": lengths.cap ", p.lengths.cap,
-                    " is over the source's ", p.source.token_columns(), " tokens");
 }
 
 void token_inputs(stream_ref at, const token_inputs_params& params) {

@@ -60,7 +60,7 @@ TEST_CASE("decode metadata clamps and reports what cannot be") {
 }
 
 TEST_CASE("widths around the tile and past it, page size 1") {
-  for (const std::int64_t width : {1, 63, 64, 65, 1000, 4095, 4096, 4097, 20000})
+  for (const std::int64_t width : {1, 63, 64, 65, 1000, 4095, 4096, 4097, 20000, 131072})
     compare(reference::random_batch(test_seed() + width, {.rows = 5, .page_size = 1, .max_context = width}),
             3);
 }

@@ -1,0 +1,67 @@
+#include "bench/report.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <ctime>
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+#include <utility>
+
+namespace stepgraph::bench {
+namespace {
+
+std::string version(int number) {
+  return std::to_string(number / 1000) + '.' + std::to_string(number % 1000 / 10);
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
+  return text;
+}
+
+}  // namespace
+
+report::report(device where, std::string commit) {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  all_["context"] = {{"gpu", where.name()},
+                     {"driver", version(driver)},
+                     {"cuda", version(runtime)},
+                     {"commit", std::move(commit)},
+                     {"date", today()}};
+  all_["rows"] = nlohmann::json::array();
+}
+
+void report::add(const std::string& name, const nlohmann::json& parameters, const timing& measured,
+                 std::int64_t bytes, const std::string& peer, double peer_us) {
+  nlohmann::json row = {{"name", name},
+                        {"parameters", parameters},
+                        {"median", measured.median},
+                        {"minimum", measured.minimum},
+                        {"maximum", measured.maximum},
+                        {"count", measured.count},
+                        {"bytes", bytes},
+                        {"peer", nullptr},
+                        {"peer_us", nullptr}};
+  if (!peer.empty()) {
+    row["peer"] = peer;
+    row["peer_us"] = peer_us;
+  }
+  all_["rows"].push_back(std::move(row));
+}
+
+void report::write(const std::string& path) const {
+  if (path == "-") {
+    std::cout << all_.dump(1) << '\n';
+    return;
+  }
+  std::ofstream out(path);
+  out << all_.dump(1) << '\n';
+  if (!out.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+}  // namespace stepgraph::bench

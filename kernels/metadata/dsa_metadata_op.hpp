@@ -1,0 +1,116 @@
+#pragma once
+
+#include "kernels/metadata/dsa_metadata.hpp"
+#include "kernels/metadata/page_lines.hpp"
+#include "kernels/metadata/row_vectors.hpp"
+#include "kernels/tile_driver.hpp"
+
+namespace stepgraph {
+
+/// Body of `dsa_metadata`. Lines are the rows of the page table, then those of the token table, then those of the
+/// pooled table, as far as these are there; what a row's tokens share is read once and stored on all their lines. One
+/// row more stands for the dead tokens, whose lines only the tail `whole` writes.
+struct dsa_metadata_op {
+  static constexpr const char* name = "dsa_metadata";
+  static constexpr op_id id = op_id::dsa_metadata;
+  static constexpr int tile_columns = 4096;
+  using line = page_line;
+  enum class table { pages, tokens, pooled };
+  dsa_metadata_params p;
+
+  STEPGRAPH_HD int rows() const { return p.lengths.rows; }
+  STEPGRAPH_HD int least_columns() const { return least_columns_of(p.page_table_1 ? 0 : p.source.column_shift()); }
+  STEPGRAPH_HD int lines() const {
+    return (rows() + 1) * ((p.real_page_table ? 1 : 0) + (p.page_table_1 ? 1 : 0) + (p.pooled_table ? 1 : 0));
+  }
+  /// Which table a line belongs to; `index` becomes the row.
+  STEPGRAPH_HD table split(int& index) const {
+    table which = p.real_page_table ? table::pages : p.page_table_1 ? table::tokens : table::pooled;
+    while (index > rows()) {
+      index -= rows() + 1;
+      which = which == table::pages && p.page_table_1 ? table::tokens : table::pooled;
+    }
+    return which;
+  }
+  STEPGRAPH_HD const table_sink& sink(table which) const {
+    return which == table::pages ? p.real_page_table : which == table::tokens ? p.page_table_1 : p.pooled_table;
+  }
+
+  STEPGRAPH_HD line load(int index) const {
+    const table which = split(index);
+    const table_sink& to = sink(which);
+    if (index == rows()) {
+      const bool fills = p.line_per_token && which != table::pooled && to.tail.mode == tail_mode::whole;
+      return {fills ? static_cast<std::int32_t>(to.columns) : 0, 0, nullptr};
+    }
+    const std::int64_t length = p.lengths.length(index);
+    const std::int64_t live = which == table::pages    ? pages_of(length, p.source.page_shift)
+                              : which == table::tokens ? length
+                                                       : pages_of(length / p.kpool, p.source.page_shift);
+    return page_line_of(p.source, p.requests[index], live, to, index < p.lengths.live());
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void vectors(Team& team) const {
+    scan_rows(
+        team, rows(), p.cu_seqlens_k, [&](int row) { return p.lengths.length_reported(row, p.faults, id); },
+        [&](int row, std::int64_t length, std::int64_t) { row_vectors(row, static_cast<std::int32_t>(length)); });
+    const std::int32_t live =
+        scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, [](int, int, int) {});
+    team.sync();  // cu_seqlens_q is read
+    scan_rows(
+        team, p.query.tokens, p.dsa_cu_seqlens_k, [&](int token) { return token_vectors(token, token < live); },
+        [&](int token, std::int64_t kept, std::int64_t) {
+          p.dsa_cache_seqlens[token] = static_cast<std::int32_t>(kept);
+        });
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin, std::int32_t end) const {
+    const table which = split(index);
+    std::int64_t first = index, copies = 1;
+    if (p.line_per_token && which != table::pooled) {
+      const std::int64_t tokens = p.query.tokens;
+      first = sum_before(team, index, [&](int row) { return p.query.count(p.lengths, row); });
+      if (first > tokens) first = tokens;
+      copies = index == rows() ? tokens : p.query.count(p.lengths, index);
+      if (copies > tokens - first) copies = tokens - first;
+      if (copies == 0) return;
+    }
+    if (index < rows() && !line.source && begin < line.live && team.rank() == 0)
+      p.faults.report(id, index, row_status::request_out_of_range, p.requests[index]);
+    const auto lines_of_row = static_cast<int>(copies);
+    const std::int32_t bad =
+        which == table::tokens
+            ? write_slots(team, p.source, p.page_map, p.page_table_1, line, first, lines_of_row, begin, end)
+            : write_pages(team, p.source, p.page_map, sink(which), line, first, lines_of_row, begin, end,
+                          which == table::pooled ? group_shift() : 0);
+    if (bad >= 0) p.faults.report(id, index, row_status::slot_out_of_range, bad);
+  }
+
+ private:
+  STEPGRAPH_HD int group_shift() const {
+    int shift = 0;
+    while ((1 << shift) < p.kpool) ++shift;
+    return shift;
+  }
+
+  STEPGRAPH_HD void row_vectors(int row, std::int32_t length) const {
+    p.cache_seqlens[row] = length;
+    if (p.pooled_len) p.pooled_len[row] = length / p.kpool;
+    for (int j = 0; p.paged_mqa_ctx_lens && j < p.mqa_tokens; ++j)
+      p.paged_mqa_ctx_lens[std::int64_t{row} * p.mqa_tokens + j] = length;
+  }
+
+  /// Writes the token's row and causal length; returns dsa_len of the latter.
+  STEPGRAPH_HD std::int64_t token_vectors(int token, bool live) const {
+    const token_place at = live ? place_of(p.lengths, p.query, p.cu_seqlens_q, token) : token_place{0, 0, 0};
+    if (p.row_of) p.row_of[token] = at.row;
+    if (p.expanded) p.expanded[token] = static_cast<std::int32_t>(at.causal);
+    const std::int64_t odd = p.kpool > 1 ? at.causal % p.kpool : 0;  // tokens of the unfinished group
+    const std::int64_t whole = at.causal - odd;
+    return (whole < p.topk ? whole : p.topk) + odd;
+  }
+};
+
+}  // namespace stepgraph

@@ -1,0 +1,191 @@
+#pragma once
+
+#include "kernels/metadata/kv_indices.hpp"
+#include "kernels/metadata/page_lines.hpp"
+#include "kernels/metadata/row_vectors.hpp"
+#include "kernels/tile_driver.hpp"
+
+namespace stepgraph {
+
+/// Output of `map_columns`: column x lands at out[first + x], as far as the output goes.
+template <class Converter>
+struct packed_output {
+  using value = std::int32_t;
+  Converter converter;
+  const index_sink& out;
+  std::int64_t first;
+  std::int64_t capacity;
+
+  STEPGRAPH_HD value convert(std::int32_t x, std::int32_t entry) { return converter(x, entry); }
+  STEPGRAPH_HD void store(std::int64_t x, value v) const {
+    if (first + x < capacity) out.store(first + x, v);
+  }
+  STEPGRAPH_HD void store4(std::int64_t, const value (&)[4]) const {}
+  STEPGRAPH_HD static bool by_four() { return false; }
+};
+
+/// Column x is the entry of token x + start: entry[(x + start) >> shift].
+struct token_entries {
+  const std::int32_t* entry;
+  int shift;
+  std::int32_t start;
+  STEPGRAPH_HD std::int32_t one(std::int64_t x) const { return entry[(x + start) >> shift]; }
+  STEPGRAPH_HD static quad four(std::int64_t) { return {}; }
+  STEPGRAPH_HD static bool by_four() { return false; }
+};
+
+/// Body of `kv_indices`. A line is a row.
+struct kv_indices_op {
+  static constexpr const char* name = "kv_indices";
+  static constexpr op_id id = op_id::kv_indices;
+  static constexpr int tile_columns = 4096;
+  struct line {
+    std::int32_t columns;
+    std::int32_t start;
+  };
+  kv_indices_params p;
+
+  STEPGRAPH_HD static constexpr int least_columns() { return 1024; }
+  STEPGRAPH_HD int lines() const { return p.lengths.rows; }
+  STEPGRAPH_HD line load(int row) const {
+    const auto length = static_cast<std::int32_t>(p.lengths.length(row));
+    std::int32_t start = p.start ? p.start[row] : 0;
+    start = start < 0 ? 0 : start > length ? length : start;
+    return {length - start, start};
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void vectors(Team& team) const {
+    scan_rows(
+        team, p.lengths.rows, p.indptr, [&](int row) { return load(row).columns; },
+        [&](int row, std::int64_t count, std::int64_t before) {
+          p.lengths.length_reported(row, p.faults, id);
+          if (row < p.lengths.live() && p.start && load(row).start != p.start[row])
+            p.faults.report(id, row, row_status::start_clamped, p.start[row]);
+          if (count > 0 && before + count > p.capacity)
+            p.faults.report(id, row, row_status::capacity_exceeded, before + count);
+        });
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
+    const std::int64_t first = sum_before(team, row, [&](int other) { return load(other).columns; });
+    const std::int64_t request = p.requests[row];
+    if (!p.source.has_request(request)) {
+      if (team.rank() == 0) p.faults.report(id, row, row_status::request_out_of_range, request);
+      for (std::int64_t x = begin + team.rank(); x < end && first + x < p.capacity; x += team.size())
+        p.indices.store(first + x, p.skip);
+      return;
+    }
+    packed_output<slot_converter> out{
+        {p.source, p.page_map, p.slot_map, p.skip, line.start}, p.indices, first, p.capacity};
+    map_columns(team,
+                token_entries{p.source.line(request), p.source.page_granular ? p.source.page_shift : 0, line.start},
+                out, begin, end);
+    if (out.converter.bad() >= 0)
+      p.faults.report(id, row, row_status::slot_out_of_range, std::int64_t{out.converter.bad()} + line.start);
+  }
+};
+
+/// A row's prefix indices followed by its extend indices; skip, noted, outside their arrays.
+struct unified_entries {
+  const std::int32_t* prefix;
+  const std::int32_t* extend;
+  std::int64_t prefix_first, prefix_count, extend_first, extend_count;
+  std::int32_t prefix_length;
+
+  STEPGRAPH_HD bool has(std::int64_t x) const {
+    const std::int64_t at = x < prefix_length ? prefix_first + x : extend_first + (x - prefix_length);
+    return at >= 0 && at < (x < prefix_length ? prefix_count : extend_count);
+  }
+  STEPGRAPH_HD std::int32_t one(std::int64_t x) const {
+    if (!has(x)) return -1;
+    return x < prefix_length ? prefix[prefix_first + x] : extend[extend_first + (x - prefix_length)];
+  }
+  STEPGRAPH_HD static quad four(std::int64_t) { return {}; }
+  STEPGRAPH_HD static bool by_four() { return false; }
+};
+
+struct unified_converter {
+  const unified_entries& entries;
+  std::int32_t skip;
+  std::int32_t bad_column = -1;
+  STEPGRAPH_HD std::int32_t operator()(std::int32_t x, std::int32_t entry) {
+    if (!entries.has(x)) bad_column = x;
+    return entry < 0 ? skip : entry;
+  }
+};
+
+/// Body of `unified_kv_indices`. A line is a row.
+struct unified_kv_indices_op {
+  static constexpr const char* name = "unified_kv_indices";
+  static constexpr op_id id = op_id::unified_kv_indices;
+  static constexpr int tile_columns = 4096;
+  struct line {
+    std::int32_t columns;  // prefix and E, before the token bucket cuts E
+    std::int32_t prefix;
+  };
+  unified_kv_indices_params p;
+
+  STEPGRAPH_HD static constexpr int least_columns() { return 1024; }
+  STEPGRAPH_HD int lines() const { return p.lengths.rows; }
+  STEPGRAPH_HD std::int64_t raw_prefix(int row) const { return p.prefix_indptr[row + 1] - p.prefix_indptr[row]; }
+  STEPGRAPH_HD line load(int row) const {
+    if (row >= p.lengths.live()) return {0, 0};  // prefix_indptr past n is not read
+    const std::int64_t length = raw_prefix(row);
+    const auto prefix = static_cast<std::int32_t>(length < 0 ? 0 : length > p.lengths.cap ? p.lengths.cap : length);
+    return {prefix + p.query.count(p.lengths, row), prefix};
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void vectors(Team& team) const {
+    // note: two sums over the same rows, as the token bucket cuts the sum of E and not that of the prefixes
+    std::int64_t prefixes = 0;
+    if (team.rank() == 0) p.indptr.store(0, 0);
+    std::int64_t queries = 0;
+    for (int base = 0; base < p.lengths.rows; base += team.size()) {
+      const int row = base + team.rank();
+      const line mine = row < p.lengths.rows ? load(row) : line{0, 0};
+      const auto prefix = team.exclusive_sum(mine.prefix);
+      const auto query = team.exclusive_sum(mine.columns - mine.prefix);
+      if (row < p.lengths.rows) {
+        const std::int64_t all = queries + query.before + mine.columns - mine.prefix;
+        const std::int64_t end = prefixes + prefix.before + mine.prefix + cut(all);
+        p.indptr.store(row + 1, end);
+        report_row(row, mine, all, end);
+      }
+      prefixes += prefix.total;
+      queries += query.total;
+    }
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
+    const std::int64_t prefixes = sum_before(team, row, [&](int other) { return load(other).prefix; });
+    const std::int64_t queries =
+        sum_before(team, row, [&](int other) { return p.query.count(p.lengths, other); });
+    const std::int64_t first_query = cut(queries);
+    const std::int64_t kept = cut(queries + line.columns - line.prefix) - first_query;
+    if (end > line.prefix + kept) end = static_cast<std::int32_t>(line.prefix + kept);
+    const unified_entries in{p.prefix_indices, p.extend_indices, p.prefix_indptr[row], p.prefix_count,
+                             p.extend_start ? p.extend_start[row] : first_query, p.extend_count, line.prefix};
+    packed_output<unified_converter> out{{in, p.skip}, p.indices, prefixes + first_query, p.capacity};
+    map_columns(team, in, out, begin, end);
+    if (out.converter.bad_column >= 0)
+      p.faults.report(id, row, row_status::slot_out_of_range, out.converter.bad_column);
+  }
+
+ private:
+  STEPGRAPH_HD std::int64_t cut(std::int64_t tokens) const { return tokens < p.query.tokens ? tokens : p.query.tokens; }
+
+  STEPGRAPH_HD void report_row(int row, const line& mine, std::int64_t all_queries, std::int64_t end) const {
+    if (row >= p.lengths.live()) return;
+    p.lengths.length_reported(row, p.faults, id);
+    if (raw_prefix(row) != mine.prefix) p.faults.report(id, row, row_status::length_clamped, raw_prefix(row));
+    if (p.query.raw(row) != mine.columns - mine.prefix || all_queries > p.query.tokens)
+      p.faults.report(id, row, row_status::query_count_clamped, p.query.raw(row));
+    if (mine.columns > 0 && end > p.capacity) p.faults.report(id, row, row_status::capacity_exceeded, end);
+  }
+};
+
+}  // namespace stepgraph

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/page_source.hpp"
+#include "kernels/row_lengths.hpp"
+
+namespace stepgraph {
+
+/// E, the query tokens of each row, packed row after row and cut off at the token bucket.
+struct query_tokens {
+  const std::int32_t* counts = nullptr;  // E [rows], or one number for all rows; device memory
+  bool uniform = false;                  // counts is one number
+  std::int32_t max_count = 0;            // Emax: E is clamped to [0, Emax]
+  std::int32_t tokens = 0;               // C, captured; tokens past it are dropped and reported
+
+  STEPGRAPH_HD std::int32_t raw(int row) const { return counts[uniform ? 0 : row]; }
+
+  /// E of a row, 0 for a dead one.
+  STEPGRAPH_HD std::int32_t count(const row_lengths& lengths, int row) const {
+    const std::int32_t value = raw(row);
+    return row >= lengths.live() || value < 0 ? 0 : value > max_count ? max_count : value;
+  }
+};
+
+/// A live token's place: its row, and how many tokens it sees, itself included.
+struct token_place {
+  std::int32_t row;
+  std::int32_t number;  // j, among the row's tokens
+  std::int64_t causal;  // c = max(0, len - E + j + 1)
+};
+
+/// The row whose tokens hold the live `token`, by cu_seqlens_q [rows + 1].
+STEPGRAPH_HD int find_row(const std::int32_t* cu_seqlens_q, int rows, int token) {
+  int low = 0, high = rows - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (cu_seqlens_q[middle] <= token)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+STEPGRAPH_HD token_place place_of(const row_lengths& lengths, const query_tokens& query,
+                                  const std::int32_t* cu_seqlens_q, int token) {
+  const int row = find_row(cu_seqlens_q, lengths.rows, token);
+  const std::int32_t number = token - cu_seqlens_q[row];
+  const std::int64_t causal = lengths.length(row) - query.count(lengths, row) + number + 1;
+  return {row, number, causal > 0 ? causal : 0};
+}
+
+/// Writes cu_seqlens_q [rows + 1] unless it is null, reporting counts that were clamped or cut off; a sync() makes it
+/// readable. `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
+template <class Team, class Visit>
+STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
+                                    std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op, Visit visit) {
+  std::int64_t before = 0;
+  if (team.rank() == 0 && cu_seqlens_q) cu_seqlens_q[0] = 0;
+  for (int base = 0; base < lengths.rows; base += team.size()) {
+    const int row = base + team.rank();
+    const bool captured = row < lengths.rows;
+    const std::int32_t count = captured ? query.count(lengths, row) : 0;
+    const auto sum = team.exclusive_sum(count);
+    if (captured) {
+      const std::int64_t limit = query.tokens;
+      const std::int64_t first = before + sum.before < limit ? before + sum.before : limit;
+      const std::int64_t end = before + sum.before + count < limit ? before + sum.before + count : limit;
+      if (row < lengths.live() && query.raw(row) != count)
+        faults.report(op, row, row_status::query_count_clamped, query.raw(row));
+      else if (end - first < count)
+        faults.report(op, row, row_status::query_count_clamped, count);
+      if (cu_seqlens_q) cu_seqlens_q[row + 1] = static_cast<std::int32_t>(end);
+      visit(row, static_cast<std::int32_t>(first), static_cast<std::int32_t>(end));
+    }
+    before += sum.total;
+  }
+  return static_cast<std::int32_t>(before < query.tokens ? before : query.tokens);
+}
+
+/// KV slot of token `position` of the row's request, or -1, reported, where request or entry is out of range.
+STEPGRAPH_HD std::int64_t slot_reported(const page_source& source, std::int64_t request, std::int64_t position,
+                                        const fault_sink& faults, op_id op, int row) {
+  if (!source.has_request(request)) {
+    faults.report(op, row, row_status::request_out_of_range, request);
+    return -1;
+  }
+  const std::int64_t slot = source.slot(request, position);
+  if (slot < 0) faults.report(op, row, row_status::slot_out_of_range, position);
+  return slot;
+}
+
+/// `slot` through a page map; an index past the map is reported.
+STEPGRAPH_HD std::int64_t slot_by_page_map(const index_map& map, std::int64_t slot, int page_shift,
+                                           const fault_sink& faults, op_id op, int row) {
+  if (slot < 0) return -1;
+  const std::int64_t page = slot >> page_shift;
+  if (!map.has(page)) faults.report(op, row, row_status::slot_out_of_range, page);
+  const std::int64_t mapped = map[page];
+  return mapped < 0 ? -1 : (mapped << page_shift) + (slot & ((std::int64_t{1} << page_shift) - 1));
+}
+
+/// `slot` through a slot map; an index past the map is reported.
+STEPGRAPH_HD std::int64_t slot_by_slot_map(const index_map& map, std::int64_t slot, const fault_sink& faults, op_id op,
+                                           int row) {
+  if (slot >= 0 && !map.has(slot)) faults.report(op, row, row_status::slot_out_of_range, slot);
+  return map[slot];
+}
+
+}  // namespace stepgraph

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "kernels/columns.hpp"
+#include "kernels/metadata/query_tokens.hpp"
+#include "kernels/page_source.hpp"
+#include "tests/kernels/metadata_fixture.hpp"
+#include "tests/reference/output.hpp"
+
+/// Outputs of metadata ops in poisoned memory with canaries after them, and their comparison with the
+/// definitions: what is defined must agree, everything else must still be poison.
+namespace stepgraph {
+
+constexpr std::int32_t output_poison = -77;
+
+template <class T>
+class output_vector : public device_vector<T> {
+ public:
+  output_vector(stream_ref at, std::int64_t size)
+      : device_vector<T>(at, size + 4, static_cast<T>(output_poison)) {}
+
+  void expect(const reference::vector_output& want) const {
+    const auto got = this->get();
+    CHECK_MESSAGE(check_live(got, want).empty(), check_live(got, want));
+    CHECK_MESSAGE(check_untouched(got, output_poison, want).empty(),
+                  check_untouched(got, output_poison, want));
+  }
+};
+
+/// `line` of an output that has one vector a step.
+inline std::vector<std::int64_t> line_of(const std::vector<std::int64_t>& all, std::int64_t line,
+                                         std::int64_t size) {
+  return {all.begin() + line * size, all.begin() + (line + 1) * size};
+}
+
+inline tail_rule device_tail(const reference::tail_rule& tail) {
+  return {static_cast<tail_mode>(tail.mode), static_cast<std::int32_t>(tail.multiple),
+          static_cast<std::int32_t>(tail.value)};
+}
+
+class output_table : public device_vector<std::int32_t> {
+ public:
+  output_table(stream_ref at, std::int64_t lines, std::int64_t columns, std::int64_t extra_stride,
+               const reference::output_rule& rule = {})
+      : device_vector(at, lines * (columns + extra_stride) + 4, output_poison),
+        stride_(columns + extra_stride) {
+    sink = {data(), stride_, columns, static_cast<std::int32_t>(rule.skip), device_tail(rule.tail)};
+  }
+
+  void expect(const reference::table_output& want) const {
+    const auto got = get();
+    CHECK_MESSAGE(check_live(got, stride_, want).empty(), check_live(got, stride_, want));
+    CHECK_MESSAGE(check_untouched(got, stride_, output_poison, want).empty(),
+                  check_untouched(got, stride_, output_poison, want));
+  }
+
+  table_sink sink;
+
+ private:
+  std::int64_t stride_;
+};
+
+/// A map in device memory, of int32 or int64 entries.
+class device_map {
+ public:
+  device_map(stream_ref at, const reference::index_map& map, bool wide)
+      : narrow_(at, reference::dense_map<std::int32_t>(map)),
+        wide_(at, reference::dense_map<std::int64_t>(map)) {
+    view = wide ? index_map{wide_.data(), map.size} : index_map{narrow_.data(), map.size};
+  }
+  index_map view;
+
+ private:
+  device_vector<std::int32_t> narrow_;
+  device_vector<std::int64_t> wide_;
+};
+
+/// Every row that the definitions report is reported; where `exactly`, no other is. A live row's negative
+/// entry is a fault for kernels and none for the definitions.
+inline void expect_faults(const std::vector<std::int32_t>& status, const std::vector<reference::fault>& want,
+                          bool exactly = true) {
+  std::vector<bool> reported(status.size());
+  for (const reference::fault& f : want)
+    if (f.row >= 0) reported.at(f.row) = true;
+  for (std::size_t r = 0; r < status.size(); ++r) {
+    CAPTURE(r);
+    if (reported[r] || exactly) CHECK((status[r] != 0) == reported[r]);
+  }
+}
+
+/// One of the tail options.
+inline reference::tail_rule some_tail(int i) {
+  if (i % 3 == 1) return {reference::tail_mode::multiple, i % 2 ? 4 : 3, -9};
+  if (i % 3 == 2) return {reference::tail_mode::whole, 1, 5};
+  return {};
+}
+
+inline query_tokens device_query(const reference::batch& in, const device_batch& batch) {
+  return {batch.query_counts(), false, static_cast<std::int32_t>(in.Emax), static_cast<std::int32_t>(in.C)};
+}
+
+}  // namespace stepgraph
