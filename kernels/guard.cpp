@@ -64,6 +64,8 @@ const char* to_string(op_id op) noexcept {
       return "commit_kv";
     case op_id::finish_rows:
       return "finish_rows";
+    case op_id::draft_extend_inputs:
+      return "draft_extend_inputs";
   }
   return "unknown op";
 }

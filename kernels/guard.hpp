@@ -52,6 +52,7 @@ enum class op_id : std::int32_t {
   commit_slots = 44,
   commit_kv = 45,
   finish_rows = 46,
+  draft_extend_inputs = 47,
 };
 
 const char* to_string(row_status status) noexcept;
