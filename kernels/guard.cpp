@@ -82,6 +82,8 @@ const char* to_string(op_id op) noexcept {
       return "unified_kv_indices";
     case op_id::kv_split_plan:
       return "kv_split_plan";
+    case op_id::draft_extend_inputs:
+      return "draft_extend_inputs";
   }
   return "unknown op";
 }

@@ -47,14 +47,6 @@ enum class op_id : std::int32_t {
   paged_attention = 4,
   greedy_sample = 5,
   step_epilogue = 6,
-  sample_tokens = 40,
-  verify_inputs = 41,
-  greedy_accept = 42,
-  rejection_accept = 43,
-  commit_slots = 44,
-  commit_kv = 45,
-  finish_rows = 46,
-  embedder = 1000,  // an embedder's own kernels report from here on
   // metadata
   draft_steps_metadata = 20,
   dsa_metadata = 21,
@@ -63,6 +55,16 @@ enum class op_id : std::int32_t {
   kv_indices = 24,
   unified_kv_indices = 25,
   kv_split_plan = 26,
+  // sampling and speculation
+  sample_tokens = 40,
+  verify_inputs = 41,
+  greedy_accept = 42,
+  rejection_accept = 43,
+  commit_slots = 44,
+  commit_kv = 45,
+  finish_rows = 46,
+  draft_extend_inputs = 47,
+  embedder = 1000,  // an embedder's own kernels report from here on
 };
 
 const char* to_string(row_status status) noexcept;

@@ -64,6 +64,14 @@ class device_verify {
             .parents = tree ? parents_.data() : nullptr};
   }
   verify_view view;
+
+  /// Another step of the same buckets, as the next replay finds it.
+  void set(const verify_case& in) {
+    n_.set({in.live});
+    cu_.set(in.cu);
+    ids_.set(packed(in, false));
+    parents_.set(packed(in, true));
+  }
   const std::int32_t* live_tokens() const { return cu_.data() + cu_.size() - 1; }
 
  private:

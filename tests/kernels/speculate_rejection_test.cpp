@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "graphs/error.hpp"
+#include "graphs/graph.hpp"
 #include "tests/kernels/rejection_fixture.hpp"
 #include "tests/test_device.hpp"
 
@@ -15,79 +16,6 @@ constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 
 void verify(bool ok, const char* what, int row) {
   CHECK_MESSAGE(ok, what, " of row ", row);
-}
-
-std::vector<float> random_q(reference::random_integers& random, int vocab) {
-  std::vector<float> line;
-  float total = 0;
-  for (int v = 0; v < vocab; ++v) {
-    line.push_back(random.one_in(3) ? 0.0f : static_cast<float>(random.between(1, 1000)));
-    total += line.back();
-  }
-  if (total == 0) line[0] = total = 1;
-  for (float& x : line) x /= total;
-  return line;
-}
-
-std::int32_t line_before(const rejection_case& in, int row, int node) {
-  return in.lines[static_cast<std::size_t>(row) * (in.step.max_nodes - 1) + node - 2];
-}
-
-rejection_case random_rejection(std::uint64_t seed, int rows, int live, int max_nodes, int vocab, bool chain,
-                                bool reduced) {
-  reference::random_integers random(seed);
-  rejection_case in;
-  in.step = random_verify_case(random, rows, live, max_nodes, vocab, chain);
-  in.tree = !chain;
-  in.vocab = vocab;
-  in.draft_vocab = reduced ? (vocab + 1) / 2 : vocab;
-  in.logits.assign(static_cast<std::size_t>(in.step.tokens) * vocab, nan_value);
-  in.position.assign(in.step.tokens, wild);
-  in.settings.assign(rows, {});
-  in.lines.assign(static_cast<std::size_t>(rows) * (max_nodes - 1), wild);
-  for (int v = 0; reduced && v < vocab; ++v) in.draft_ids.push_back(v % 2 == 0 ? v / 2 : -1);
-  for (int row = 0; row < live; ++row) {
-    const float temperatures[] = {0.0f, 0.7f, 1.0f};
-    in.settings[row] = {.temperature = temperatures[random.below(3)],
-                        .top_k = random.one_in(3) ? static_cast<std::int32_t>(random.between(1, vocab)) : 0,
-                        .top_p = random.one_in(3) ? 0.8f : 1.0f,
-                        .min_p = random.one_in(4) ? 0.1f : 0.0f,
-                        .seed = static_cast<std::uint64_t>(random.below(INT64_MAX)),
-                        .request = static_cast<std::uint64_t>(random.below(INT64_MAX))};
-    const auto depth = reference::depths(in.step.trees[row].parents);
-    const auto base = static_cast<std::int32_t>(random.below(1000));
-    for (int node = 0; node < in.step.nodes(row); ++node) {
-      const int token = in.step.cu[row] + node;
-      in.position[token] = base + static_cast<std::int32_t>(depth[node]);
-      for (int v = 0; v < vocab; ++v)
-        in.logits[static_cast<std::size_t>(token) * vocab + v] =
-            static_cast<float>(random.between(-2000, 2000)) * 1e-3f;
-      if (node == 0) continue;
-      std::int32_t& line = in.lines[static_cast<std::size_t>(row) * (max_nodes - 1) + node - 1];
-      if (random.one_in(3)) {
-        line = random.one_in(2) ? -1 : 1000000;  // chosen; a line outside the table is none either
-      } else if (node > 1 && in.step.trees[row].parents[node] == in.step.trees[row].parents[node - 1] &&
-                 random.one_in(2) && line_before(in, row, node) >= 0 &&
-                 line_before(in, row, node) < in.line_count) {
-        line = line_before(in, row, node);  // a sibling from the same q
-      } else {
-        const auto q = random_q(random, in.draft_vocab);
-        in.q.insert(in.q.end(), q.begin(), q.end());
-        line = in.line_count++;
-        const int id = static_cast<int>(in.step.trees[row].tokens[node]);
-        const int mine = reduced ? in.draft_ids[id] : id;
-        // what makes it a chosen one after all
-        if (mine >= 0 && random.one_in(4))
-          in.q[in.q.size() - in.draft_vocab + mine] =
-              std::vector<float>{nan_value, -0.5f, 1.5f, 0.0f}[random.below(4)];
-      }
-    }
-  }
-  if (in.line_count == 0) {
-    in.q.assign(in.draft_vocab, 1.0f);
-    in.line_count = 1;
-  }
-  return in;
 }
 
 std::vector<double> q_of(const rejection_case& in, int row, int node) {

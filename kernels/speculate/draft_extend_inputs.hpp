@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "graphs/stream.hpp"
+#include "kernels/metadata/token_inputs.hpp"
+#include "kernels/speculate/accept_result.hpp"
+
+namespace stepgraph {
+
+/// The inputs of a draft-extend step, packed: for every position p that a round put into the target's cache,
+/// the token at p + 1 and the place of the target's hidden state at p among the verify step's tokens. A row
+/// that was cut or ended without a bonus has as many entries as it has tokens to pair; a finished one has
+/// none. Vectors are written in full at every replay; dead rows and tokens get 0.
+struct draft_extend_inputs_params {
+  verify_view verify{};                    // of the round; token_ids and parents are not read
+  accept_result result{};                  // of the round, read: emit_count, cache_advance, emit_tokens, path
+  const std::int32_t* finished = nullptr;  // [requests] or null: not 0 once a request is finished
+
+  std::int32_t* query_counts = nullptr;  // out [rows] E
+  std::int32_t* token_ids = nullptr;     // out [tokens]
+  std::int32_t* hidden_row = nullptr;    // out [tokens] or null: token of the verify step
+  /// lengths.delta_by_row and query_counts must be the output above; seq_lens + delta are tokens before the
+  /// round.
+  token_inputs_params inputs{};
+};
+
+/// Throws `invalid_argument` naming the field that cannot be.
+void check(const draft_extend_inputs_params& params);
+
+/// Enqueues the op: one launch. Throws `invalid_argument` naming the field that cannot be.
+void draft_extend_inputs(stream_ref at, const draft_extend_inputs_params& params);
+
+}  // namespace stepgraph
