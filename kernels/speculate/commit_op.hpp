@@ -12,15 +12,11 @@ struct commit_slots_op {
   commit_slots_params p;
 
   STEPGRAPH_HD int rows() const { return p.verify.rows; }
-  STEPGRAPH_HD std::int64_t live_columns(int) const { return 0; }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
     for (int row = team.rank(); row < rows(); row += team.size()) permute(row);
   }
-
-  template <class Team>
-  STEPGRAPH_HD void tile(Team&, int, std::int64_t, std::int64_t) const {}
 
  private:
   STEPGRAPH_HD void permute(int row) const {
@@ -65,22 +61,28 @@ struct commit_kv_op {
     std::uint64_t low, high;
   };
 
-  STEPGRAPH_HD int rows() const { return p.verify.rows; }
+  struct line {
+    std::int32_t columns;  // 0 where the kept path is its own order
+    std::int32_t first, kept, count;
+  };
 
-  STEPGRAPH_HD std::int64_t live_columns(int row) const {
+  STEPGRAPH_HD int lines() const { return p.verify.rows; }
+  STEPGRAPH_HD int least_columns() const { return tile_columns; }
+
+  STEPGRAPH_HD line load(int row) const {
     const int count = p.verify.count(row);
-    if (count == 0) return 0;
+    if (count == 0) return {};
     const int kept = p.accept_count[row];
-    if (kept <= 0 || kept >= count || p.path[row * p.path_stride + kept] == kept) return 0;
-    return std::int64_t{p.plane_count} * p.heads * (p.head_bytes / 16);
+    if (kept <= 0 || kept >= count || p.path[row * p.path_stride + kept] == kept) return {};
+    return {p.plane_count * p.heads * (p.head_bytes / 16), p.verify.cu_seqlens_q[row], kept, count};
   }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team&) const {}
 
   template <class Team>
-  STEPGRAPH_HD void tile(Team& team, int row, std::int64_t begin, std::int64_t end) const {
-    const int first = p.verify.cu_seqlens_q[row], kept = p.accept_count[row], count = p.verify.count(row);
+  STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
+    const int first = line.first, kept = line.kept, count = line.count;
     const std::int32_t* const path = p.path + row * p.path_stride;
     const int pieces = p.head_bytes / 16;
     for (std::int64_t column = begin + team.rank(); column < end; column += team.size()) {

@@ -12,7 +12,6 @@ struct draft_extend_inputs_op {
   draft_extend_inputs_params p;
 
   STEPGRAPH_HD int rows() const { return p.verify.rows; }
-  STEPGRAPH_HD std::int64_t live_columns(int) const { return 0; }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
@@ -32,9 +31,6 @@ struct draft_extend_inputs_op {
         p.hidden_row[token] = is_live ? p.verify.cu_seqlens_q[row] + p.result.path_of(row)[entry] : 0;
     }
   }
-
-  template <class Team>
-  STEPGRAPH_HD void tile(Team&, int, std::int64_t, std::int64_t) const {}
 
  private:
   STEPGRAPH_HD std::int32_t count_of(int row) const {

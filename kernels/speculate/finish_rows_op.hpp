@@ -12,7 +12,6 @@ struct finish_rows_op {
   finish_rows_params p;
 
   STEPGRAPH_HD int rows() const { return p.verify.rows; }
-  STEPGRAPH_HD std::int64_t live_columns(int) const { return 0; }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
@@ -22,9 +21,6 @@ struct finish_rows_op {
       if (p.reason) p.reason[row] = static_cast<std::int32_t>(reason);
     }
   }
-
-  template <class Team>
-  STEPGRAPH_HD void tile(Team&, int, std::int64_t, std::int64_t) const {}
 
  private:
   STEPGRAPH_HD bool ends(std::int32_t token) const {

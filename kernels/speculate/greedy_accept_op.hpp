@@ -12,16 +12,12 @@ struct greedy_accept_op {
   greedy_accept_params p;
 
   STEPGRAPH_HD int rows() const { return p.verify.rows; }
-  STEPGRAPH_HD std::int64_t live_columns(int) const { return 0; }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
     const int live = live_count(p.verify.live_rows, rows());
     for (int row = team.rank(); row < rows(); row += team.size()) walk(row, row < live);
   }
-
-  template <class Team>
-  STEPGRAPH_HD void tile(Team&, int, std::int64_t, std::int64_t) const {}
 
  private:
   STEPGRAPH_HD void walk(int row, bool live) const {

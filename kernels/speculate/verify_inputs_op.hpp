@@ -12,7 +12,6 @@ struct verify_inputs_op {
   verify_inputs_params p;
 
   STEPGRAPH_HD int rows() const { return p.inputs.lengths.rows; }
-  STEPGRAPH_HD std::int64_t live_columns(int) const { return 0; }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
@@ -29,9 +28,6 @@ struct verify_inputs_op {
       if (p.parents) node_vectors(token, is_live);
     }
   }
-
-  template <class Team>
-  STEPGRAPH_HD void tile(Team&, int, std::int64_t, std::int64_t) const {}
 
  private:
   STEPGRAPH_HD bool has(std::int64_t request) const { return p.inputs.source.has_request(request); }

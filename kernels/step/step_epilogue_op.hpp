@@ -12,7 +12,6 @@ struct step_epilogue_op {
   step_epilogue_params p;
 
   STEPGRAPH_HD int rows() const { return p.rows; }
-  STEPGRAPH_HD std::int64_t live_columns(int) const { return 0; }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
@@ -29,9 +28,6 @@ struct step_epilogue_op {
             p.emit_tokens ? p.emit_tokens[row * p.emit_stride + i] : result.token;
     }
   }
-
-  template <class Team>
-  STEPGRAPH_HD void tile(Team&, int, std::int64_t, std::int64_t) const {}
 
  private:
   STEPGRAPH_HD bool ran(int row) const { return p.query_counts[row] > 0 && p.row_status[row] == 0; }

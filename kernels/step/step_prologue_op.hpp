@@ -12,7 +12,6 @@ struct step_prologue_op {
   step_prologue_params p;
 
   STEPGRAPH_HD int rows() const { return p.inputs.lengths.rows; }
-  STEPGRAPH_HD std::int64_t live_columns(int) const { return 0; }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
@@ -33,9 +32,6 @@ struct step_prologue_op {
     for (int token = team.rank(); token < p.inputs.tokens; token += team.size())
       p.token_ids[token] = token < live_tokens ? token_id(token) : 0;
   }
-
-  template <class Team>
-  STEPGRAPH_HD void tile(Team&, int, std::int64_t, std::int64_t) const {}
 
  private:
   template <class Team>
