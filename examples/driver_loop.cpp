@@ -93,18 +93,22 @@ void report(const step_executor& executor, const llama::scheduler& loop, std::si
                100.0 * double(total.live_pages) / double(total.captured_pages));
 }
 
-void answer(const options& wanted) {
-  const device where = choose_device(wanted.where);
-  const llama::gguf_file file{std::filesystem::path(wanted.model)};
-  const llama::tokenizer words(file);
-  const llama::chat_template chat(file, words);
-  const auto model = llama::make_llama(where, llama::load_llama_weights(file));
-  STEPGRAPH_EXPECTS(wanted.context <= model->config().max_context, "--context ", wanted.context,
-                    " is over the model's ", model->config().max_context);
-  std::fprintf(stderr, "%s: %d layers, %d tokens, on %s\n",
-               wanted.model.substr(wanted.model.rfind('/') + 1).c_str(), model->config().layers,
-               model->config().vocab_size, where.name().c_str());
+/// Every prompt as tokens, in the model's chat format. Throws if one leaves no room for an answer.
+std::vector<llama::conversation> encode_prompts(const options& wanted, const llama::chat_template& chat) {
+  std::vector<llama::conversation> talks;
+  for (const std::string& prompt : wanted.prompts) {
+    std::vector<llama::chat_message> messages;
+    if (!wanted.system.empty()) messages.push_back({"system", wanted.system});
+    messages.push_back({"user", prompt});
+    talks.push_back({.prompt = chat.encode(messages, true), .max_tokens = wanted.max_tokens});
+    STEPGRAPH_EXPECTS(std::ssize(talks.back().prompt) < wanted.context, "prompt ", talks.size(), " has ",
+                      talks.back().prompt.size(), " tokens and leaves no room for an answer in --context ",
+                      wanted.context);
+  }
+  return talks;
+}
 
+step_executor make_executor(const options& wanted, const llama::llama_model& model) {
   const int rows = static_cast<int>(wanted.prompts.size());
   const step_limits limits{.max_rows = rows,
                            .max_step_tokens = std::max(wanted.step_tokens, rows * (wanted.lookup + 1)),
@@ -112,46 +116,60 @@ void answer(const options& wanted) {
                            .max_requests = rows,
                            .max_context = wanted.context,
                            .page_size = wanted.page_size,
-                           .vocab_size = model->config().vocab_size};
-  step_executor executor(where, limits, model->layout(), model->steps(wanted.lookup > 0),
+                           .vocab_size = model.config().vocab_size};
+  step_executor executor(model.where(), limits, model.layout(), model.steps(wanted.lookup > 0),
                          {.poison = wanted.poison});
-  const auto capture_start = clock_type::now();
   if (!wanted.eager) {
+    const auto start = clock_type::now();
     progress_bar bar("capture");
     executor.capture([&](int done, int all) { bar.show(done, all); });
     bar.finish();
-    report_captures(executor, seconds_since(capture_start));
+    report_captures(executor, seconds_since(start));
   }
-
   if (!wanted.dot.empty()) {
     std::ofstream out(wanted.dot);
     executor.dot(step_kind::decode, rows, rows, 0, out);
     STEPGRAPH_EXPECTS(out.flush(), "--dot: cannot write ", wanted.dot);
   }
+  return executor;
+}
 
-  std::vector<llama::conversation> talks(rows);
-  std::vector<std::string> answers(rows);
-  std::vector<llama::stream_decoder> decoders;
-  decoders.reserve(rows);
-  llama::scheduler_options how{.end_of_turn = chat.end_of_turn(),
+llama::scheduler_options scheduling(const options& wanted, std::int32_t end_of_turn) {
+  llama::scheduler_options how{.end_of_turn = end_of_turn,
                                .mode = wanted.eager ? llama::step_mode::eager : llama::step_mode::replay};
   if (wanted.lookup > 0)
     how.draft = [](std::span<const std::int32_t> history, std::span<std::int32_t> drafts) {
       return prompt_lookup(history, drafts);
     };
-  llama::scheduler loop(executor, std::move(how));
-  for (int i = 0; i < rows; ++i) {
-    std::vector<llama::chat_message> messages;
-    if (!wanted.system.empty()) messages.push_back({"system", wanted.system});
-    messages.push_back({"user", wanted.prompts[i]});
-    decoders.emplace_back(words);
-    talks[i] = {.prompt = chat.encode(messages, true),
-                .max_tokens = wanted.max_tokens,
-                .on_token = [&, i](std::int32_t token) {
-                  const std::string text = decoders[i].push(token);
-                  answers[i] += text;
-                  if (rows == 1) std::cout << text << std::flush;
-                }};
+  return how;
+}
+
+/// Answers every prompt; true if none failed.
+bool answer(const options& wanted) {
+  const device where = choose_device(wanted.where);
+  const llama::gguf_file file{std::filesystem::path(wanted.model)};
+  const llama::tokenizer words(file);
+  const llama::chat_template chat(file, words);
+  const llama::llama_config config = llama::read_llama_config(file);
+  STEPGRAPH_EXPECTS(wanted.context <= config.max_context, "--context ", wanted.context,
+                    " is over the model's ", config.max_context);
+  std::vector<llama::conversation> talks = encode_prompts(wanted, chat);
+  const auto model = llama::make_llama(where, llama::load_llama_weights(file));
+  std::fprintf(stderr, "%s: %d layers, %d tokens, on %s\n",
+               wanted.model.substr(wanted.model.rfind('/') + 1).c_str(), config.layers, config.vocab_size,
+               where.name().c_str());
+  step_executor executor = make_executor(wanted, *model);
+
+  const std::size_t rows = talks.size();
+  std::vector<std::string> answers(rows);
+  std::vector<llama::stream_decoder> decoders(rows, llama::stream_decoder(words));
+  llama::scheduler loop(executor, scheduling(wanted, chat.end_of_turn()));
+  for (std::size_t i = 0; i < rows; ++i) {
+    talks[i].on_token = [&, i](std::int32_t token) {
+      const std::string text = decoders[i].push(token);
+      answers[i] += text;
+      if (rows == 1) std::cout << text << std::flush;
+    };
     loop.add(talks[i]);
   }
 
@@ -164,14 +182,16 @@ void answer(const options& wanted) {
   const double all = seconds_since(start);
 
   std::size_t generated = 0;
-  for (int i = 0; i < rows; ++i) {
+  bool failed = false;
+  for (std::size_t i = 0; i < rows; ++i) {
     answers[i] += decoders[i].finish();
     if (rows > 1) std::cout << "[" << i + 1 << "] " << wanted.prompts[i] << "\n" << answers[i] << "\n\n";
     generated += talks[i].generated.size();
+    failed = failed || talks[i].stopped == llama::stop_reason::failed;
     if (talks[i].stopped == llama::stop_reason::failed)
-      std::fprintf(stderr, "prompt %d failed: %s\n", i + 1, to_string(talks[i].status));
+      std::fprintf(stderr, "prompt %zu failed: %s\n", i + 1, to_string(talks[i].status));
     else if (talks[i].stopped != llama::stop_reason::end_of_turn)
-      std::fprintf(stderr, "\n(prompt %d stopped by its %s)", i + 1, llama::to_string(talks[i].stopped));
+      std::fprintf(stderr, "\n(prompt %zu stopped by its %s)", i + 1, llama::to_string(talks[i].stopped));
   }
   std::cout << std::endl;
   if (const auto fault = executor.fault())
@@ -180,6 +200,7 @@ void answer(const options& wanted) {
                  fault->row, static_cast<long long>(fault->value));
   // the first token of each conversation came with its prompt
   report(executor, loop, generated, first_token, all - first_token);
+  return !failed;
 }
 
 }  // namespace
@@ -196,14 +217,16 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "host", "cuda"}))
       ->capture_default_str();
   app.add_option("--max-tokens", wanted.max_tokens, "tokens to generate, at most")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--context", wanted.context, "tokens that the steps are captured for")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(2, 1 << 30))
       ->capture_default_str();
-  app.add_option("--page-size", wanted.page_size, "tokens in a page of the KV cache")->capture_default_str();
+  app.add_option("--page-size", wanted.page_size, "tokens in a page of the KV cache, a power of two")
+      ->check(CLI::IsMember({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}))
+      ->capture_default_str();
   app.add_option("--step-tokens", wanted.step_tokens, "tokens of prompt in one step, at most")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   app.add_flag("--eager", wanted.eager, "run the same steps without graphs");
   app.add_flag("--poison", wanted.poison, "fill everything undefined with wild values before each step");
@@ -214,10 +237,9 @@ int main(int argc, char** argv) {
   app.add_option("--dot", wanted.dot, "write the decode step's graph there, in Graphviz's language");
   CLI11_PARSE(app, argc, argv);
   try {
-    answer(wanted);
+    return answer(wanted) ? 0 : 1;
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "\ndriver_loop: %s\n", failure.what());
     return 1;
   }
-  return 0;
 }
