@@ -103,9 +103,14 @@ int device_count() noexcept {
 
 void check_device(int ordinal) {
   int count = 0;
-  STEPGRAPH_CUDA_TRY(cudaGetDeviceCount(&count));
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+    (void)cudaGetLastError();
+    throw cuda_error(
+        message("device::cuda(", ordinal, "): there is no usable CUDA device: ", cudaGetErrorString(status)),
+        status);
+  }
   if (ordinal < 0 || ordinal >= count)
-    throw cuda_error(message("device::cuda: ordinal ", ordinal, " of ", count, " devices"),
+    throw cuda_error(message("device::cuda(", ordinal, "): there are ", count, " CUDA devices"),
                      cudaErrorInvalidDevice);
 }
 

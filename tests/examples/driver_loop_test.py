@@ -136,7 +136,7 @@ class Limits(DriverTest):
         self.assert_refused(drive("--model", MODEL, "--context", 64, "word " * 100), "prompt 1 has", "--context 64")
 
     def test_one_long_prompt_among_good_ones(self):
-        self.assert_refused(drive("--model", MODEL, "--context", 64, PROMPT, "word " * 100), "prompt 1 has", "--context 64")
+        self.assert_refused(drive("--model", MODEL, "--context", 64, PROMPT, "word " * 100), "prompt 2 has", "--context 64")
 
     def test_context_over_the_models(self):
         self.assert_refused(drive("--model", MODEL, "--context", 9000, PROMPT), "--context", "9000", "8192")
