@@ -7,6 +7,7 @@
 
 #include "graphs/error.hpp"
 #include "tests/device_vector.hpp"
+#include "tests/kernels/ragged_attention_fixture.hpp"
 #include "tests/reference/attention.hpp"
 #include "tests/reference/random_batch.hpp"
 #include "tests/test_device.hpp"
@@ -27,11 +28,6 @@ struct shape {
   int window = 0;
   bool sink = false;
 };
-
-template <class T>
-constexpr element_type type_of = std::is_same_v<T, float> ? element_type::f32
-                                 : std::is_same_v<T, f16> ? element_type::f16
-                                                          : element_type::bf16;
 
 /// Random rows against the oracle. Every KV element that no live token may see is NaN, the table's tails are wild.
 template <class T>
