@@ -14,10 +14,19 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* at) {
 /// 16 bytes from global to shared memory, asynchronously; zeros, and no access, where not `live`.
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool live) {
   const int bytes = live ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
 }
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// The same for one word.
+__device__ __forceinline__ void copy_word_async(std::uint32_t to, const void* from, bool live) {
+  const int bytes = live ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
 /// Waits until at most `Pending` of this thread's groups are under way.
 template <int Pending>
@@ -40,15 +49,15 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&to)[4],
                : "memory");
 }
 
-/// d += a b, 16x8x16. Lane i holds of a lines i/4 and i/4 + 8, of b column i/4, of d lines i/4 and i/4 + 8 in columns
-/// 2 (i % 4) and the next.
+/// d += a b, 16x8x16. Lane i holds of a lines i/4 and i/4 + 8, of b column i/4, of d lines i/4 and i/4 + 8 in
+/// columns 2 (i % 4) and the next.
 template <class T>
 __device__ __forceinline__ void multiply_add(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1);
 
 template <>
-__device__ __forceinline__ void multiply_add<bf16>(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                                   std::uint32_t b1) {
+__device__ __forceinline__ void multiply_add<bf16>(float (&d)[4], const std::uint32_t (&a)[4],
+                                                   std::uint32_t b0, std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -57,8 +66,8 @@ __device__ __forceinline__ void multiply_add<bf16>(float (&d)[4], const std::uin
 }
 
 template <>
-__device__ __forceinline__ void multiply_add<f16>(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                                  std::uint32_t b1) {
+__device__ __forceinline__ void multiply_add<f16>(float (&d)[4], const std::uint32_t (&a)[4],
+                                                  std::uint32_t b0, std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"

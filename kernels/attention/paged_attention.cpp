@@ -8,11 +8,11 @@ namespace stepgraph {
 
 void paged_attention(stream_ref at, const paged_attention_params& p) {
   constexpr const char* op = "paged_attention";
-  STEPGRAPH_EXPECTS(p.query && p.output && p.cache.keys && p.cache.values && p.page_table && p.row_of &&
-                        p.causal_length,
-                    op, ": a required pointer is null");
-  STEPGRAPH_EXPECTS(p.tokens > 0 && p.rows > 0, op, ": tokens and rows must be positive, got ", p.tokens, " and ",
-                    p.rows);
+  STEPGRAPH_EXPECTS(
+      p.query && p.output && p.cache.keys && p.cache.values && p.page_table && p.row_of && p.causal_length,
+      op, ": a required pointer is null");
+  STEPGRAPH_EXPECTS(p.tokens > 0 && p.rows > 0, op, ": tokens and rows must be positive, got ", p.tokens,
+                    " and ", p.rows);
   STEPGRAPH_EXPECTS(p.head_size == 64 || p.head_size == 128, op, ": head_size ", p.head_size,
                     " is not supported, only 64 and 128");
   STEPGRAPH_EXPECTS(p.kv_heads > 0 && p.heads > 0 && p.heads % p.kv_heads == 0, op, ": ", p.kv_heads,
@@ -20,7 +20,8 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
   STEPGRAPH_EXPECTS(p.page_shift >= 0 && p.page_shift <= 10, op,
                     ": the page size must be a power of two from 1 to 1024, got 2^", p.page_shift);
   STEPGRAPH_EXPECTS(p.page_columns > 0 && (p.page_table_stride >= p.page_columns || p.rows == 1), op,
-                    ": page_table_stride ", p.page_table_stride, " is less than page_columns ", p.page_columns);
+                    ": page_table_stride ", p.page_table_stride, " is less than page_columns ",
+                    p.page_columns);
   const std::int64_t vector = p.type == element_type::f32 ? 4 : 8;  // elements in 16 bytes
   STEPGRAPH_EXPECTS(p.cache.page_stride % vector == 0 && p.cache.token_stride % vector == 0 &&
                         p.cache.head_stride % vector == 0,
@@ -28,14 +29,15 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
                     p.cache.head_stride, " must be multiples of ", vector, " elements");
   STEPGRAPH_EXPECTS(p.window >= 0, op, ": window must not be negative, got ", p.window);
   STEPGRAPH_EXPECTS(!p.tree_mask || p.cu_seqlens_q, op, ": tree_mask needs cu_seqlens_q");
-  STEPGRAPH_EXPECTS(!p.tree_mask || (p.tree_tokens >= 1 && p.tree_tokens <= 64), op, ": a tree of ", p.tree_tokens,
-                    " tokens is not supported, only 1 to 64");
+  STEPGRAPH_EXPECTS(!p.tree_mask || (p.tree_tokens >= 1 && p.tree_tokens <= 64), op, ": a tree of ",
+                    p.tree_tokens, " tokens is not supported, only 1 to 64");
   if (at.is_host()) return enqueue_host(at, op, [p] { detail::paged_attention_host(p); });
 #if STEPGRAPH_CUDA
   const std::size_t needed = paged_attention_workspace_bytes(at.where(), p);
-  if (needed == 0 || !p.workspace || !p.cu_seqlens_q || !p.cache_seqlens) return detail::paged_attention_cuda(at, p);
-  STEPGRAPH_EXPECTS(p.workspace_bytes >= needed, op, ": the workspace has ", p.workspace_bytes, " bytes, ", needed,
-                    " are needed");
+  if (needed == 0 || !p.workspace || !p.cu_seqlens_q || !p.cache_seqlens)
+    return detail::paged_attention_cuda(at, p);
+  STEPGRAPH_EXPECTS(p.workspace_bytes >= needed, op, ": the workspace has ", p.workspace_bytes, " bytes, ",
+                    needed, " are needed");
   detail::split_attention_cuda(at, p, {});
 #else
   throw cuda_error(message(op, ": this stepgraph was built without CUDA"), 0);

@@ -25,10 +25,11 @@ __device__ void load(const T* from, float (&to)[lane_elements]) {
 }
 
 // grid: captured tokens x heads
-// a block attends one query token with one head: groups of lanes take positions in turn and keep a running softmax
-// each, which are merged at the end
+// a block attends one query token with one head: groups of lanes take positions in turn and keep a running
+// softmax each, which are merged at the end
 template <class T, int HeadSize>
-__global__ void __launch_bounds__(threads) paged_attention_kernel(const __grid_constant__ paged_attention_params p) {
+__global__ void __launch_bounds__(threads)
+    paged_attention_kernel(const __grid_constant__ paged_attention_params p) {
   constexpr int lanes = HeadSize / lane_elements;  // threads that share a position
   constexpr int groups = threads / lanes;
   __shared__ float group_largest[groups], group_sum[groups];
@@ -59,8 +60,8 @@ __global__ void __launch_bounds__(threads) paged_attention_kernel(const __grid_c
   float largest = -FLT_MAX, sum = 0.0f;
   const std::int32_t* const table = p.page_table + row * p.page_table_stride;
   const int j = p.tree_mask ? token - p.cu_seqlens_q[row] : 0;
-  const detail::token_view view = detail::token_view::make(static_cast<std::int32_t>(end) - 1 - j, j, p.window,
-                                                           p.tree_mask ? p.tree_mask + token : nullptr);
+  const detail::token_view view = detail::token_view::make(
+      static_cast<std::int32_t>(end) - 1 - j, j, p.window, p.tree_mask ? p.tree_mask + token : nullptr);
   // every lane of a warp takes part in the shuffles, so all go round equally often
   for (std::int64_t first = view.begin; first < end; first += groups) {
     const std::int64_t position = first + group;
@@ -86,7 +87,8 @@ __global__ void __launch_bounds__(threads) paged_attention_kernel(const __grid_c
 #pragma unroll
     for (int i = 0; i < lane_elements; ++i) score += query[i] * key[i];
 #pragma unroll
-    for (int distance = lanes / 2; distance > 0; distance /= 2) score += __shfl_xor_sync(~0u, score, distance);
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+      score += __shfl_xor_sync(~0u, score, distance);
     if (!seen) continue;
     score *= p.scale;
     if (p.logit_cap > 0) score = p.logit_cap * tanhf(score / p.logit_cap);
@@ -121,7 +123,8 @@ __global__ void __launch_bounds__(threads) paged_attention_kernel(const __grid_c
     for (int g = 0; g < groups; ++g) result += group_weighted[g][d] * expf(group_largest[g] - all_largest);
     output[d] = from_float<T>(total > 0 ? result / total : 0.0f);
   }
-  if (p.log_sum_exp && threadIdx.x == 0) p.log_sum_exp[at] = total > 0 ? all_largest + logf(total) : -INFINITY;
+  if (p.log_sum_exp && threadIdx.x == 0)
+    p.log_sum_exp[at] = total > 0 ? all_largest + logf(total) : -INFINITY;
 }
 
 template <class T>

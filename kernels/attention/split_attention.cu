@@ -17,8 +17,10 @@ void split_attention_cuda(stream_ref at, const paged_attention_params& params, c
                        .max_chunks = plan.max_chunks};
   const bool small = params.head_size == 64;
   if (params.type == element_type::bf16)
-    return small ? launch_split<bf16, 64>(at, p, plan.query_warps) : launch_split<bf16, 128>(at, p, plan.query_warps);
-  return small ? launch_split<f16, 64>(at, p, plan.query_warps) : launch_split<f16, 128>(at, p, plan.query_warps);
+    return small ? launch_split<bf16, 64>(at, p, plan.query_warps)
+                 : launch_split<bf16, 128>(at, p, plan.query_warps);
+  return small ? launch_split<f16, 64>(at, p, plan.query_warps)
+               : launch_split<f16, 128>(at, p, plan.query_warps);
 }
 
 }  // namespace stepgraph::detail

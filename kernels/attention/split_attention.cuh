@@ -9,8 +9,8 @@
 
 namespace stepgraph::detail {
 
-/// One warp's 16 query rows against the keys of its own: running softmax and weighted values in tensor-core layout. A
-/// thread holds rows lane / 4 and lane / 4 + 8.
+/// One warp's 16 query rows against the keys of its own: running softmax and weighted values in tensor-core
+/// layout. A thread holds rows lane / 4 and lane / 4 + 8.
 template <class T, int HeadSize, class Tile>
 struct warp_attention {
   static constexpr int steps = HeadSize / 16;
@@ -28,15 +28,16 @@ struct warp_attention {
       const int line = query_warp * 16 + half * 8 + lane / 4;
       const bool there = line < s.lines;
       const int packed = s.first_line + (there ? line : 0), j = packed / group, token = work.first_token + j;
-      const T* const from = static_cast<const T*>(p.op.query) +
-                            (std::int64_t{token} * p.op.heads + s.kv_head * group + packed % group) * HeadSize +
-                            lane % 4 * 2;
+      const T* const from =
+          static_cast<const T*>(p.op.query) +
+          (std::int64_t{token} * p.op.heads + s.kv_head * group + packed % group) * HeadSize + lane % 4 * 2;
 #pragma unroll
       for (int step = 0; step < steps; ++step) {
         query[step][half] = there ? *reinterpret_cast<const std::uint32_t*>(from + step * 16) : 0;
         query[step][half + 2] = there ? *reinterpret_cast<const std::uint32_t*>(from + step * 16 + 8) : 0;
       }
-      view[half] = token_view::make(work.base(), j, p.op.window, p.op.tree_mask ? p.op.tree_mask + token : nullptr);
+      view[half] =
+          token_view::make(work.base(), j, p.op.window, p.op.tree_mask ? p.op.tree_mask + token : nullptr);
     }
   }
 
@@ -59,7 +60,8 @@ struct warp_attention {
       }
   }
 
-  /// Hides what these rows do not see. `position` is that of this thread's first column, `live` the bits from it on.
+  /// Hides what these rows do not see. `position` is that of this thread's first column, `live` the bits from
+  /// it on.
   __device__ void mask(float (&scores)[Tile::warp_tokens / 8][4], int position, std::uint64_t live) const {
 #pragma unroll
     for (int n = 0; n < Tile::warp_tokens / 8; ++n)
@@ -103,14 +105,16 @@ struct warp_attention {
   }
 
   /// weighted += weights . values of this warp's tokens in the stage.
-  __device__ void weigh(std::uint32_t values, int first_key, const float (&weights)[Tile::warp_tokens / 8][4]) {
+  __device__ void weigh(std::uint32_t values, int first_key,
+                        const float (&weights)[Tile::warp_tokens / 8][4]) {
     const int lane = threadIdx.x % 32;
     const std::uint32_t line = values + (first_key + lane / 8 % 2 * 8 + lane % 8) * Tile::line_bytes;
 #pragma unroll
     for (int g = 0; g < key_groups; ++g) {
-      const std::uint32_t a[4] = {
-          pack<T>(weights[2 * g][0], weights[2 * g][1]), pack<T>(weights[2 * g][2], weights[2 * g][3]),
-          pack<T>(weights[2 * g + 1][0], weights[2 * g + 1][1]), pack<T>(weights[2 * g + 1][2], weights[2 * g + 1][3])};
+      const std::uint32_t a[4] = {pack<T>(weights[2 * g][0], weights[2 * g][1]),
+                                  pack<T>(weights[2 * g][2], weights[2 * g][3]),
+                                  pack<T>(weights[2 * g + 1][0], weights[2 * g + 1][1]),
+                                  pack<T>(weights[2 * g + 1][2], weights[2 * g + 1][3])};
 #pragma unroll
       for (int n = 0; n < HeadSize / 16; ++n) {
         std::uint32_t b[4];
@@ -142,12 +146,14 @@ struct warp_attention {
   }
 };
 
-/// One block's work on a segment: a pipeline of KV tiles through shared memory, each multiplied by all queries.
+/// One block's work on a segment: a pipeline of KV tiles through shared memory, each multiplied by all
+/// queries.
 template <class T, int HeadSize, class Tile>
-__device__ void attend_segment(const split_params& p, const row_work& work, const segment& s, unsigned char* stages,
-                               std::uint32_t (*live)[2], int& shared_arrivals) {
+__device__ void attend_segment(const split_params& p, const row_work& work, const segment& s,
+                               unsigned char* stages, held_pages& held, int& shared_arrivals) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int query_warp = warp % (split_warps / Tile::kv_warps), kv_warp = warp / (split_warps / Tile::kv_warps);
+  const int query_warp = warp % (split_warps / Tile::kv_warps),
+            kv_warp = warp / (split_warps / Tile::kv_warps);
   const int group = p.op.heads / p.op.kv_heads, base = work.base();
   const int first_j = s.first_line / group, last_j = (s.first_line + s.lines - 1) / group;
   const bool tree = p.op.tree_mask != nullptr;
@@ -159,28 +165,31 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   const int first_tile = max(s.first_tile, range.begin / split_kv_tokens);
   const int last_tile = min(s.last_tile, (max(range.end, 0) + split_kv_tokens - 1) / split_kv_tokens);
 
-  const kv_loader<T, HeadSize, Tile> loader(p, s, range, shared_address(stages), live);
-  std::int32_t pages[Tile::stages][2];
+  const kv_loader<T, HeadSize, Tile> loader(p, s, range, shared_address(stages), held);
+  std::int32_t pages[Tile::stages - 1][2];
 #pragma unroll
-  for (int i = 0; i < Tile::stages; ++i)
-    if (first_tile + i < last_tile) loader.look_up(first_tile + i, pages[i]);
+  for (int i = 0; i < Tile::stages - 1; ++i) loader.look_up(first_tile + i, pages[i]);
   warp_attention<T, HeadSize, Tile> attention;
 #pragma unroll
   for (int i = 0; i < Tile::stages - 1; ++i) {
     if (first_tile + i < last_tile) loader.start(first_tile + i, i, pages[i]);
+    loader.start_look_up(first_tile + i + Tile::stages - 1);
     commit_copies();
   }
   attention.load_query(p, work, s, query_warp);
-  std::int32_t (&coming)[2] = pages[Tile::stages - 1];
   const bool has_queries = query_warp * 16 < s.lines;
   int stage = 0;
   for (int tile = first_tile; tile < last_tile; ++tile) {
     wait_copies<Tile::stages - 2>();
     __syncthreads();  // all copies of this tile are there, and nobody reads the stage before it any more
     const int ahead = tile + Tile::stages - 1, ahead_stage = stage == 0 ? Tile::stages - 1 : stage - 1;
-    if (ahead < last_tile) loader.start(ahead, ahead_stage, coming);
+    if (ahead < last_tile) {
+      std::int32_t entries[2];
+      loader.take(ahead, entries);
+      loader.start(ahead, ahead_stage, entries);
+    }
+    loader.start_look_up(ahead + Tile::stages - 1);
     commit_copies();
-    if (ahead + 1 < last_tile) loader.look_up(ahead + 1, coming);
     if (has_queries) {
       const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
       const int first_key = kv_warp * Tile::warp_tokens;
@@ -200,7 +209,7 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
           for (float& value : each) value *= scale;
       }
       const int position = tile * split_kv_tokens;
-      const std::uint64_t there = std::uint64_t{live[stage][1]} << 32 | live[stage][0];
+      const std::uint64_t there = std::uint64_t{held.live[stage][1]} << 32 | held.live[stage][0];
       if (~there != 0 || position < all_begin || position + split_kv_tokens > all_end) {
         const int column = first_key + lane % 4 * 2;
         attention.mask(scores, position + column, there >> column);
@@ -234,32 +243,32 @@ __device__ void clear_dead_tokens(const split_params& p) {
 }
 
 // grid: what the GPU holds at once, whatever the batch and the captured width
-// a block takes an even share of all rows' live KV tiles, one segment of a (row, query tile, KV head) after another
+// a block takes an even share of all rows' live KV tiles, one segment of a (row, query tile, KV head) after
+// another
 template <class T, int HeadSize, int QueryWarps>
-__global__ void __launch_bounds__(split_threads, split_occupancy(HeadSize))
+__global__ void __launch_bounds__(split_threads, split_occupancy(HeadSize, QueryWarps))
     split_attention_kernel(const __grid_constant__ split_params p) {
   using tile = split_tile<HeadSize, QueryWarps>;
   extern __shared__ __align__(128) unsigned char stages[];
-  __shared__ std::uint32_t live[tile::stages][2];
-  __shared__ plan_scratch scratch;
+  __shared__ held_pages held;
   __shared__ int arrivals;
   wait_for_predecessor();
 
-  const block_work block = plan_block<tile::query_rows>(p, scratch);
-  clear_dead_tokens<T, HeadSize>(p);
-  std::int64_t at = block.begin, row_begin = block.row_begin;
+  const block_work block = plan_block<tile::query_rows>(p);
+  std::int32_t at = block.begin, row_begin = block.row_begin;
   int row = block.row;
   while (at < block.end) {
-    row_work work = work_of<tile::query_rows>(p, row, false);
-    const std::int64_t row_end = row_begin + work.cost(p.op.kv_heads);
+    const row_work work = work_of<tile::query_rows>(p, row, false);
+    const std::int32_t row_end = row_begin + work.cost();
     while (at < row_end && at < block.end) {
       segment s;
       at = next_segment<tile>(p, block, work, row, row_begin, at, s);
-      if (s.lines > 0) attend_segment<T, HeadSize, tile>(p, work, s, stages, live, arrivals);
+      if (s.lines > 0) attend_segment<T, HeadSize, tile>(p, work, s, stages, held, arrivals);
     }
     row_begin = row_end;
     ++row;
   }
+  clear_dead_tokens<T, HeadSize>(p);
 }
 
 /// Raises the kernel's shared memory and launches it.

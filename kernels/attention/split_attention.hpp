@@ -9,28 +9,30 @@ namespace stepgraph::detail {
 
 /// Tile constants of the split-KV kernel that its plan needs; the rest is in split_tile.cuh.
 constexpr int split_warps = 4;
-constexpr int split_kv_tokens = 64;    // keys and values of one pipeline stage
-constexpr int split_max_chunks = 32;   // of a row, batch-invariant
-constexpr int split_chunk_tiles = 8;   // KV tiles of the shortest chunk, batch-invariant
+constexpr int split_kv_tokens = 64;   // keys and values of one pipeline stage
+constexpr int split_max_chunks = 32;  // of a row, batch-invariant
+constexpr int split_chunk_tiles = 8;  // KV tiles of the shortest chunk, batch-invariant
 constexpr int split_invariant_warps = 2;
 
-/// Blocks that fit on one multiprocessor.
-constexpr int split_occupancy(int head_size) { return head_size == 128 ? 2 : 3; }
+/// Blocks that fit on one multiprocessor, by shared memory and by registers without spills.
+constexpr int split_occupancy(int head_size, int query_warps) {
+  return head_size == 64 && query_warps < 4 ? 3 : 2;
+}
 
 /// What may be varied to measure it.
 struct split_options {
-  int min_tiles = 4;    // KV tiles below which a block's share is not cut further
+  int min_tiles = 4;      // KV tiles below which a block's share is not cut further
   int oversubscribe = 1;  // grid over what is resident at once
 };
 
 /// Everything of a launch that the host decides, from the capture alone.
 struct split_plan {
-  int query_warps = 1;                 // 1, 2 or 4: warps along the packed query rows, 16 rows each
-  int grid = 0;                        // blocks
+  int query_warps = 1;  // 1, 2 or 4: warps along the packed query rows, 16 rows each
+  int grid = 0;         // blocks
   int min_tiles = 0;
-  bool partials_by_row = false;        // batch-invariant: partials lie by row rather than by token
-  int max_chunks = 1;                  // batch-invariant: of a row
-  std::size_t counters = 0;            // int32 words at the workspace's beginning, zero between launches
+  bool partials_by_row = false;  // batch-invariant: partials lie by row rather than by token
+  int max_chunks = 1;            // batch-invariant: of a row
+  std::size_t counters = 0;      // int32 words at the workspace's beginning, zero between launches
   std::size_t workspace_bytes = 0;
 };
 
@@ -39,7 +41,7 @@ split_plan plan_split(int multiprocessors, const paged_attention_params& p, cons
 /// The kernel's argument.
 struct split_params {
   paged_attention_params op;
-  float* partials;         // after the counters
+  float* partials;  // after the counters
   std::int32_t* counters;
   std::int32_t grid;
   std::int32_t min_tiles;

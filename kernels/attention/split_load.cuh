@@ -11,56 +11,75 @@ struct load_range {
   std::int32_t end;
 };
 
-/// Brings KV tiles of one (row, KV head) into shared memory, a stage each. Pages are looked up a tile ahead: lane i of
-/// every warp holds where tokens i and i + 32 of the coming tile lie.
+/// Brings KV tiles of one (row, KV head) into shared memory, a stage each. Page entries travel `stages - 1`
+/// tiles ahead of their keys, through shared memory too: an entry may come from device memory, and nothing
+/// waits for it then.
 template <class T, int HeadSize, class Tile>
 struct kv_loader {
+  static_assert(Tile::stages <= held_pages::tiles, "the ring holds the entries of all tiles on their way");
   const split_params& p;
+  held_pages& held;
   const std::int32_t* table;
   load_range range;
   std::int32_t row;
   std::int64_t head_offset;  // elements, of this thread's piece of a line
   std::uint32_t to;          // shared address of this thread's first piece in stage 0
-  std::uint32_t (*live)[2];  // [stages] tokens of a stage that are there, a bit each
 
-  __device__ kv_loader(const split_params& params, const segment& s, load_range positions, std::uint32_t stages,
-                       std::uint32_t (*live_bits)[2])
-      : p(params), range(positions), row(s.row), live(live_bits) {
+  __device__ kv_loader(const split_params& params, const segment& s, load_range positions,
+                       std::uint32_t stages, held_pages& ring)
+      : p(params), held(ring), range(positions), row(s.row) {
     table = p.op.page_table + s.row * p.op.page_table_stride;
     const int piece = threadIdx.x % Tile::line_vectors, token = threadIdx.x / Tile::line_vectors;
     head_offset = s.kv_head * p.op.cache.head_stride + piece * 8;
     to = stages + token * Tile::line_bytes + swizzle(piece, token) * 16;
   }
 
-  /// Page entries of tile `tile`; -1 for positions outside the range, whose entries are not read.
+  __device__ bool inside(int position) const { return position >= range.begin && position < range.end; }
+
+  /// Page entries of tile `tile` at once: of tokens lane and lane + 32. Entries outside the range are not
+  /// read.
   __device__ void look_up(int tile, std::int32_t (&pages)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int position = tile * split_kv_tokens + half * 32 + threadIdx.x % 32;
-      const bool inside = position >= range.begin && position < range.end;
-      pages[half] = inside ? table[position >> p.op.page_shift] : -1;
-      if (inside && !is_page(pages[half]) && threadIdx.x < 32)
-        p.op.faults.report(op_id::paged_attention, row, row_status::slot_out_of_range, pages[half]);
+      pages[half] = inside(position) ? table[position >> p.op.page_shift] : 0;
     }
   }
 
-  __device__ bool is_page(std::int32_t page) const {
-    return page >= 0 && (p.op.cache.pages <= 0 || page < p.op.cache.pages);
+  /// Starts the copies of tile `tile`'s entries.
+  __device__ void start_look_up(int tile) const {
+    if (threadIdx.x >= split_kv_tokens) return;
+    const int position = tile * split_kv_tokens + threadIdx.x;
+    const bool live = inside(position);
+    copy_word_async(shared_address(&held.pages[static_cast<unsigned>(tile) % held_pages::tiles][threadIdx.x]),
+                    table + (live ? position >> p.op.page_shift : 0), live);
   }
 
-  /// Starts the copies of tile `tile` into `stage`. What is not there becomes zeros, so that nothing it holds reaches
-  /// arithmetic.
+  /// The entries that `start_look_up` brought.
+  __device__ void take(int tile, std::int32_t (&pages)[2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      pages[half] = held.pages[static_cast<unsigned>(tile) % held_pages::tiles][half * 32 + threadIdx.x % 32];
+  }
+
+  /// Starts the copies of tile `tile` into `stage`. What is not there becomes zeros, so that nothing it holds
+  /// reaches arithmetic.
   __device__ void start(int tile, int stage, const std::int32_t (&pages)[2]) const {
     const kv_pages_view& cache = p.op.cache;
     std::int64_t offset[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int position = tile * split_kv_tokens + half * 32 + threadIdx.x % 32;
-      const bool there = is_page(pages[half]);
+      bool there = inside(position);
+      if (there && (pages[half] < 0 || (cache.pages > 0 && pages[half] >= cache.pages))) {
+        there = false;
+        if (threadIdx.x < 32)
+          p.op.faults.report(op_id::paged_attention, row, row_status::slot_out_of_range, pages[half]);
+      }
       const int in_page = position & ((1 << p.op.page_shift) - 1);
       offset[half] = there ? pages[half] * cache.page_stride + in_page * cache.token_stride : -1;
       const std::uint32_t bits = __ballot_sync(~0u, there);
-      if (threadIdx.x == 0) live[stage][half] = bits;
+      if (threadIdx.x == 0) held.live[stage][half] = bits;
     }
     const int first = threadIdx.x / Tile::line_vectors;
     const T* const keys = static_cast<const T*>(cache.keys) + head_offset;

@@ -14,11 +14,11 @@ STEPGRAPH_HD int count_bits(std::uint64_t word) {
 #endif
 }
 
-/// Which cached positions one query token sees: [begin, end), and past `base`, where this step's tokens lie, only those
-/// of its mask. A chain is the mask of all ones.
+/// Which cached positions one query token sees: [begin, end), and past `base`, where this step's tokens lie,
+/// only those of its mask. A chain is the mask of all ones.
 ///
-/// Positions in a tree are base + depth. Ancestors form one path with parents before children, so an ancestor's depth is
-/// the number of mask bits below its own, and no other token's mask is needed.
+/// Positions in a tree are base + depth. Ancestors form one path with parents before children, so an
+/// ancestor's depth is the number of mask bits below its own, and no other token's mask is needed.
 struct token_view {
   std::int32_t begin = 0;
   std::int32_t end = 0;   // causal length, c
@@ -28,7 +28,8 @@ struct token_view {
   bool tree = false;
 
   /// Token `j` of a row whose `base` is given; `mask` is its word of ancestors, read in a tree alone.
-  STEPGRAPH_HD static token_view make(std::int32_t base, int j, std::int32_t window, const std::uint64_t* mask) {
+  STEPGRAPH_HD static token_view make(std::int32_t base, int j, std::int32_t window,
+                                      const std::uint64_t* mask) {
     token_view view;
     view.base = base;
     view.window = window;

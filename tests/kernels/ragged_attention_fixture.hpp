@@ -27,7 +27,7 @@ struct ragged_shape {
   int kv_heads = 2;
   int head_size = 64;
   int page_shift = 4;
-  int longest = 100;          // cached tokens that the page table has room for
+  int longest = 100;  // cached tokens that the page table has room for
   float logit_cap = 0;
   int window = 0;
   bool sink = false;
@@ -44,20 +44,37 @@ struct ragged_row {
   int key = -1;    // of its random contents; negative: the row's number
 };
 
-/// A captured shape with its buffers: KV that no live token may see is NaN, table tails are wild, outputs are NaN before
-/// each run.
+/// A captured shape with its buffers: KV that no live token may see is NaN, table tails are wild, outputs are
+/// NaN before each run.
 template <class T>
 class ragged_batch {
  public:
   ragged_batch(stream_ref at, const ragged_shape& shape, std::uint64_t seed)
-      : at_(at), s(shape), seed_(seed), random_(seed), page_size_(std::int64_t{1} << s.page_shift),
-        columns_((s.longest + page_size_ - 1) / page_size_ + 1), pages_(s.rows * columns_ + 1),
+      : at_(at),
+        s(shape),
+        seed_(seed),
+        random_(seed),
+        page_size_(std::int64_t{1} << s.page_shift),
+        columns_((s.longest + page_size_ - 1) / page_size_ + 1),
+        pages_(s.rows * columns_ + 1),
         page_stride_(page_size_ * s.kv_heads * s.head_size + s.page_gap),
-        keys_(pages_ * page_stride_, from_float<T>(nan)), values_(keys_), table_(s.rows * columns_, wild),
-        query_(std::size_t(s.tokens) * s.heads * s.head_size), mask_(s.tokens, 0), sink_(s.heads),
-        device_keys_(at, keys_), device_values_(at, values_), device_query_(at, query_), output_(at, query_),
-        device_table_(at, table_), row_of_(at, s.tokens, 0), causal_(at, s.tokens, 0), cu_(at, s.rows + 1, 0),
-        lengths_(at, s.rows, 0), device_mask_(at, mask_), device_sink_(at, sink_),
+        keys_(pages_ * page_stride_, from_float<T>(nan)),
+        values_(keys_),
+        table_(s.rows * columns_, wild),
+        query_(std::size_t(s.tokens) * s.heads * s.head_size),
+        mask_(s.tokens, 0),
+        sink_(s.heads),
+        device_keys_(at, keys_),
+        device_values_(at, values_),
+        device_query_(at, query_),
+        output_(at, query_),
+        device_table_(at, table_),
+        row_of_(at, s.tokens, 0),
+        causal_(at, s.tokens, 0),
+        cu_(at, s.rows + 1, 0),
+        lengths_(at, s.rows, 0),
+        device_mask_(at, mask_),
+        device_sink_(at, sink_),
         lse_(at, std::size_t(s.tokens) * s.heads, nan),
         workspace_(at, paged_attention_workspace_bytes(at.where(), bare_params()), std::uint8_t{0}) {
     for (float& each : sink_) each = static_cast<float>(random_.between(-2000, 2000)) / 1000.0f;
@@ -162,8 +179,8 @@ class ragged_batch {
   std::vector<T> output() const { return output_.get(); }
   std::vector<float> log_sum_exp() const { return lse_.get(); }
 
-  /// What is wrong with the outputs, in words; empty if nothing is. Looks at no more than `most` (token, head) pairs,
-  /// chosen at random, beyond zeros where nothing is seen.
+  /// What is wrong with the outputs, in words; empty if nothing is. Looks at no more than `most` (token,
+  /// head) pairs, chosen at random, beyond zeros where nothing is seen.
   std::string check(double tolerance, int most = 1 << 30) {
     const auto got = output_.get();
     const auto lse = lse_.get();
@@ -178,13 +195,14 @@ class ragged_batch {
         const auto [row, j] = dead ? std::pair{0, 0} : live[token];
         const int base = dead ? 0 : rows_[row].length - rows_[row].tokens;
         const std::size_t first = (std::size_t(token) * s.heads + head) * s.head_size;
-        const std::string name = "row " + std::to_string(row) + ", token " + std::to_string(token) + ", head " +
-                                 std::to_string(head) + ": ";
+        const std::string name = "row " + std::to_string(row) + ", token " + std::to_string(token) +
+                                 ", head " + std::to_string(head) + ": ";
         const float got_lse = lse[std::size_t(token) * s.heads + head];
         if (dead || base + j + 1 <= 0) {
           for (int d = 0; d < s.head_size; ++d)
             if (to_float(got[first + d]) != 0) return name + "not zero";
-          if (got_lse != -std::numeric_limits<float>::infinity()) return name + "log-sum-exp not minus infinity";
+          if (got_lse != -std::numeric_limits<float>::infinity())
+            return name + "log-sum-exp not minus infinity";
           continue;
         }
         if (random_.below(pairs) >= most) continue;
@@ -198,7 +216,8 @@ class ragged_batch {
         if (!(std::sqrt(difference) <= tolerance * std::sqrt(norm)))
           return name + "relative error " + std::to_string(std::sqrt(difference / norm));
         if (!(std::abs(got_lse - want.log_sum_exp) <= 1e-3))
-          return name + "log-sum-exp " + std::to_string(got_lse) + " instead of " + std::to_string(want.log_sum_exp);
+          return name + "log-sum-exp " + std::to_string(got_lse) + " instead of " +
+                 std::to_string(want.log_sum_exp);
       }
     return {};
   }

@@ -12,7 +12,9 @@ using namespace stepgraph;
 namespace {
 
 template <class T>
-constexpr double tolerance_of = std::is_same_v<T, float> ? 1e-5 : std::is_same_v<T, f16> ? 2e-3 : 1e-2;
+constexpr double tolerance_of = std::is_same_v<T, float> ? 1e-5
+                                : std::is_same_v<T, f16> ? 2e-3
+                                                         : 1e-2;
 
 template <class T>
 void compare(const ragged_shape& s, const std::vector<ragged_row>& rows, int most) {
@@ -43,18 +45,21 @@ void compare_all(ragged_shape s, const std::vector<ragged_row>& rows, int most =
   compare<float>(s, rows, most);
 }
 
-/// Random rows of 0 to `most_tokens` tokens over 0 to `longest` cached ones; some are fresh, with fewer cached than new.
+/// Random rows of 0 to `most_tokens` tokens over 0 to `longest` cached ones; some are fresh, with fewer
+/// cached than new.
 std::vector<ragged_row> random_rows(std::uint64_t seed, int rows, int most_tokens, int longest) {
   reference::random_integers random(seed);
   std::vector<ragged_row> made;
   for (int row = 0; row < rows; ++row)
-    made.push_back({static_cast<int>(random.between(0, most_tokens)), static_cast<int>(random.between(0, longest))});
+    made.push_back(
+        {static_cast<int>(random.between(0, most_tokens)), static_cast<int>(random.between(0, longest))});
   return made;
 }
 
 }  // namespace
 
-TEST_CASE("nan-tail, nan-empty, ragged-zero: ragged attention equals the oracle, dead rows and tokens are zeros") {
+TEST_CASE(
+    "nan-tail, nan-empty, ragged-zero: ragged attention equals the oracle, dead rows and tokens are zeros") {
   for (const int longest : {1, 17, 63, 64, 65, 300, 1000})
     for (const int tokens : {1, 3, 8}) {
       CAPTURE(longest);
@@ -90,7 +95,8 @@ TEST_CASE("verify of 1 to 64 tokens a row, and chunks longer than a query tile")
 
 TEST_CASE("tree masks: a token sees what was cached before, and its ancestors") {
   for (const int width : {1, 2, 7, 31, 32, 33, 63, 64})
-    compare_all({.rows = 3, .tokens = 1, .tree = true}, {{width, 200}, {width, width}, {width, 63 + width}, {1, 7}}, 40);
+    compare_all({.rows = 3, .tokens = 1, .tree = true},
+                {{width, 200}, {width, width}, {width, 63 + width}, {1, 7}}, 40);
   compare_all({.rows = 2, .tokens = 1, .tree = true}, {{9, 5}, {16, 3000}}, 40);
   compare_all({.window = 5, .tree = true}, {{20, 200}, {20, 20}, {64, 67}}, 60);
 }
@@ -109,7 +115,12 @@ TEST_CASE_TEMPLATE("frozen-plan: one capture serves lengths across every split t
   for (const bool invariant : {false, true}) {
     CAPTURE(invariant);
     ragged_batch<T> batch(at,
-                          {.rows = 5, .tokens = 24, .heads = 4, .kv_heads = 1, .page_shift = 4, .longest = 9000,
+                          {.rows = 5,
+                           .tokens = 24,
+                           .heads = 4,
+                           .kv_heads = 1,
+                           .page_shift = 4,
+                           .longest = 9000,
                            .batch_invariant = invariant},
                           test_seed());
     batch.set({});
@@ -138,7 +149,8 @@ TEST_CASE_TEMPLATE("frozen-plan: one capture serves lengths across every split t
 
 TEST_CASE("pdl-race: replays one after another leave the same bits") {
   const stream at(test_device());
-  ragged_batch<bf16> batch(at, {.rows = 6, .tokens = 12, .heads = 8, .kv_heads = 2, .longest = 5000}, test_seed());
+  ragged_batch<bf16> batch(at, {.rows = 6, .tokens = 12, .heads = 8, .kv_heads = 2, .longest = 5000},
+                           test_seed());
   batch.set({{1, 5000}, {4, 3000}, {0, 100}, {2, 2}, {5, 1}});
   const graph_exec exec = capture(at, [&](stream_ref s) {
                             for (int i = 0; i < 20; ++i) paged_attention(s, batch.params());
@@ -162,8 +174,10 @@ TEST_CASE("pdl-race: replays one after another leave the same bits") {
 TEST_CASE("batch-invariant: a row's bits depend neither on its companions nor on the bucket") {
   const stream at(test_device());
   const ragged_row watched = {5, 3000, 99};
-  const std::vector<std::vector<ragged_row>> companies = {
-      {watched}, {{1, 5000}, watched}, {{0, 10}, {8, 700}, {1, 1}, watched, {3, 513}}, {{8, 4999}, {8, 5000}, watched}};
+  const std::vector<std::vector<ragged_row>> companies = {{watched},
+                                                          {{1, 5000}, watched},
+                                                          {{0, 10}, {8, 700}, {1, 1}, watched, {3, 513}},
+                                                          {{8, 4999}, {8, 5000}, watched}};
   std::vector<std::uint16_t> bits;
   for (const auto& company : companies)
     for (const int bucket : {0, 1, 40}) {
@@ -173,8 +187,13 @@ TEST_CASE("batch-invariant: a row's bits depend neither on its companions nor on
         tokens += row.tokens;
       }
       ragged_batch<bf16> batch(at,
-                               {.rows = static_cast<int>(company.size()) + bucket / 20, .tokens = tokens, .heads = 8,
-                                .kv_heads = 2, .head_size = 128, .longest = 5000, .batch_invariant = true},
+                               {.rows = static_cast<int>(company.size()) + bucket / 20,
+                                .tokens = tokens,
+                                .heads = 8,
+                                .kv_heads = 2,
+                                .head_size = 128,
+                                .longest = 5000,
+                                .batch_invariant = true},
                                7);
       batch.set(company);
       paged_attention(at, batch.params());
@@ -193,20 +212,23 @@ TEST_CASE("wrap-32: a page stride past 2^31 elements reaches the right key") {
   reference::random_integers random(test_seed());
   std::vector<bf16> keys(64 * head_size), values(64 * head_size), query(head_size);
   for (auto* each : {&keys, &values, &query})
-    for (bf16& value : *each) value = from_float<bf16>(static_cast<float>(random.between(-2000, 2000)) / 1000.0f);
+    for (bf16& value : *each)
+      value = from_float<bf16>(static_cast<float>(random.between(-2000, 2000)) / 1000.0f);
   const device_vector<bf16> device_keys(at, keys), device_values(at, values), device_query(at, query),
       output(at, query.size(), bf16{});
-  for (const std::int64_t stride : {std::int64_t{1} << 30, (std::int64_t{1} << 31) - 8, (std::int64_t{1} << 31) + 8}) {
+  for (const std::int64_t stride :
+       {std::int64_t{1} << 30, (std::int64_t{1} << 31) - 8, (std::int64_t{1} << 31) + 8}) {
     // one page is really there; the addresses before it are never touched
     const auto before = [&](const bf16* page_data) {
       return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(page_data) - stride * page * 2);
     };
-    const device_vector<std::int32_t> table(at, {page}), row_of(at, {0}), causal(at, {length}), cu(at, {0, 1});
+    const device_vector<std::int32_t> table(at, {page}), row_of(at, {0}), causal(at, {length}),
+        cu(at, {0, 1});
     paged_attention_params params{.type = element_type::bf16,
                                   .query = device_query.data(),
                                   .output = output.data(),
-                                  .cache = {before(device_keys.data()), before(device_values.data()), stride, head_size,
-                                            head_size, page + 1},
+                                  .cache = {before(device_keys.data()), before(device_values.data()), stride,
+                                            head_size, head_size, page + 1},
                                   .page_table = table.data(),
                                   .page_table_stride = 1,
                                   .page_columns = 1,
@@ -235,7 +257,8 @@ TEST_CASE("wrap-32: a page stride past 2^31 elements reaches the right key") {
     for (const bf16 value : query) one.query.push_back(to_float(value));
     const auto want = reference::attention(one);
     const auto got = output.get();
-    for (int d = 0; d < head_size; ++d) CHECK(to_float(got[d]) == doctest::Approx(want.output[d]).epsilon(0.02));
+    for (int d = 0; d < head_size; ++d)
+      CHECK(to_float(got[d]) == doctest::Approx(want.output[d]).epsilon(0.02));
   }
 }
 
@@ -260,10 +283,12 @@ TEST_CASE("ragged attention reports pages and lengths that cannot be, and refuse
   params.tree_mask = mask;
   params.tree_tokens = 65;
   CHECK_THROWS_WITH_AS(paged_attention(at, params),
-                       doctest::Contains("a tree of 65 tokens is not supported, only 1 to 64"), invalid_argument);
+                       doctest::Contains("a tree of 65 tokens is not supported, only 1 to 64"),
+                       invalid_argument);
   params.tree_tokens = 64;
   params.cu_seqlens_q = nullptr;
-  CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("tree_mask needs cu_seqlens_q"), invalid_argument);
+  CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("tree_mask needs cu_seqlens_q"),
+                       invalid_argument);
   params = batch.params();
   if (params.workspace_bytes > 0) {
     params.workspace_bytes -= 1;
