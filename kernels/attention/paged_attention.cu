@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(threads)
   // every lane of a warp takes part in the shuffles, so all go round equally often
   for (std::int64_t first = view.begin; first < end; first += groups) {
     const std::int64_t position = first + group;
-    bool seen = view.sees(static_cast<std::int32_t>(position));
+    bool seen = position < end && view.sees(static_cast<std::int32_t>(position));
     std::int64_t offset = 0;
     if (seen) {
       const std::int64_t page = table[position >> p.page_shift];

@@ -61,7 +61,7 @@ void attend(const paged_attention_params& p, int token, int head) {
   for (std::int64_t begin = view.begin; begin < end; begin += chunk) {
     int count = 0;
     for (std::int64_t position = begin; position < std::min(end, begin + chunk); ++position) {
-      if (view.tree && !view.sees(static_cast<std::int32_t>(position))) continue;
+      if (p.tree_mask && !view.sees(static_cast<std::int32_t>(position))) continue;
       const std::int64_t page = table[position >> p.page_shift];
       if (page < 0 || (p.cache.pages > 0 && page >= p.cache.pages)) {
         p.faults.report(op_id::paged_attention, row, row_status::slot_out_of_range, page);

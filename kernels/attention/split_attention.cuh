@@ -22,7 +22,7 @@ struct warp_attention {
   token_view view[2];
 
   __device__ void load_query(const split_params& p, const row_work& work, const segment& s, int query_warp) {
-    const int lane = threadIdx.x % 32, group = p.op.heads / p.op.kv_heads;
+    const int lane = threadIdx.x % 32, group = p.group;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int line = query_warp * 16 + half * 8 + lane / 4;
@@ -60,16 +60,18 @@ struct warp_attention {
       }
   }
 
-  /// Hides what these rows do not see. `position` is that of this thread's first column, `live` the bits from
-  /// it on.
-  __device__ void mask(float (&scores)[Tile::warp_tokens / 8][4], int position, std::uint64_t live) const {
+  /// Hides what these rows do not see. `position` is that of the tile, `live` its tokens that are there,
+  /// `first_column` this thread's first in the tile.
+  __device__ void mask(float (&scores)[Tile::warp_tokens / 8][4], int position, std::uint64_t live,
+                       int first_column) const {
+    std::uint64_t seen[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) seen[half] = (view[half].sees_64(position) & live) >> first_column;
 #pragma unroll
     for (int n = 0; n < Tile::warp_tokens / 8; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int column = n * 8 + e % 2;
-        if (!(live >> column & 1) || !view[e / 2].sees(position + column)) scores[n][e] = -INFINITY;
-      }
+      for (int e = 0; e < 4; ++e)
+        if (!(seen[e / 2] >> (n * 8 + e % 2) & 1)) scores[n][e] = -INFINITY;
   }
 
   __device__ void softmax(float (&scores)[Tile::warp_tokens / 8][4]) {
@@ -154,7 +156,7 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int query_warp = warp % (split_warps / Tile::kv_warps),
             kv_warp = warp / (split_warps / Tile::kv_warps);
-  const int group = p.op.heads / p.op.kv_heads, base = work.base();
+  const int group = p.group, base = work.base();
   const int first_j = s.first_line / group, last_j = (s.first_line + s.lines - 1) / group;
   const bool tree = p.op.tree_mask != nullptr;
   load_range range{.begin = 0, .end = min(work.length, base + last_j + 1)};
@@ -166,37 +168,38 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   const int last_tile = min(s.last_tile, (max(range.end, 0) + split_kv_tokens - 1) / split_kv_tokens);
 
   const kv_loader<T, HeadSize, Tile> loader(p, s, range, shared_address(stages), held);
-  std::int32_t pages[Tile::stages - 1][2];
-#pragma unroll
-  for (int i = 0; i < Tile::stages - 1; ++i) loader.look_up(first_tile + i, pages[i]);
+  loader.look_up_first(first_tile);
+  // note: before the copies, which would delay it
   warp_attention<T, HeadSize, Tile> attention;
-#pragma unroll
-  for (int i = 0; i < Tile::stages - 1; ++i) {
-    if (first_tile + i < last_tile) loader.start(first_tile + i, i, pages[i]);
-    loader.start_look_up(first_tile + i + Tile::stages - 1);
+  attention.load_query(p, work, s, query_warp);
+  __syncthreads();
+#pragma unroll 1
+  for (int i = 0; i < Tile::stages; ++i) {
+    if (first_tile + i < last_tile) loader.start(first_tile + i, i);
+    if (i > 0) loader.start_look_up(first_tile + i + Tile::stages - 1);
     commit_copies();
   }
-  attention.load_query(p, work, s, query_warp);
   const bool has_queries = query_warp * 16 < s.lines;
   int stage = 0;
   for (int tile = first_tile; tile < last_tile; ++tile) {
-    wait_copies<Tile::stages - 2>();
+    if (tile == first_tile)
+      wait_copies<Tile::stages - 1>();
+    else
+      wait_copies<Tile::stages - 2>();
     __syncthreads();  // all copies of this tile are there, and nobody reads the stage before it any more
-    const int ahead = tile + Tile::stages - 1, ahead_stage = stage == 0 ? Tile::stages - 1 : stage - 1;
-    if (ahead < last_tile) {
-      std::int32_t entries[2];
-      loader.take(ahead, entries);
-      loader.start(ahead, ahead_stage, entries);
+    if (tile > first_tile) {
+      const int ahead = tile + Tile::stages - 1, ahead_stage = stage == 0 ? Tile::stages - 1 : stage - 1;
+      if (ahead < last_tile) loader.start(ahead, ahead_stage);
+      loader.start_look_up(ahead + Tile::stages - 1);
+      commit_copies();
     }
-    loader.start_look_up(ahead + Tile::stages - 1);
-    commit_copies();
     if (has_queries) {
       const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
       const int first_key = kv_warp * Tile::warp_tokens;
       float scores[Tile::warp_tokens / 8][4];
       attention.score(keys, first_key, scores);
       if (p.op.logit_cap > 0) {
-        const float inner = p.op.scale / p.op.logit_cap, outer = p.op.logit_cap * log2_e;
+        const float inner = __fdividef(p.op.scale, p.op.logit_cap), outer = p.op.logit_cap * log2_e;
 #pragma unroll
         for (auto& each : scores)
 #pragma unroll
@@ -210,10 +213,8 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
       }
       const int position = tile * split_kv_tokens;
       const std::uint64_t there = std::uint64_t{held.live[stage][1]} << 32 | held.live[stage][0];
-      if (~there != 0 || position < all_begin || position + split_kv_tokens > all_end) {
-        const int column = first_key + lane % 4 * 2;
-        attention.mask(scores, position + column, there >> column);
-      }
+      if (~there != 0 || position < all_begin || position + split_kv_tokens > all_end)
+        attention.mask(scores, position, there, first_key + lane % 4 * 2);
       attention.softmax(scores);
       attention.weigh(keys + Tile::keys_bytes, first_key, scores);
     }
@@ -233,8 +234,9 @@ template <class T, int HeadSize>
 __device__ void clear_dead_tokens(const split_params& p) {
   const int live = min(max(p.op.cu_seqlens_q[p.op.rows], 0), p.op.tokens);
   const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
-  const std::int64_t thread = std::int64_t{blockIdx.x} * split_threads + threadIdx.x;
-  const std::int64_t threads = std::int64_t{p.grid} * split_threads;
+  const int block = blockIdx.y * gridDim.x + blockIdx.x;
+  const std::int64_t thread = std::int64_t{block} * split_threads + threadIdx.x;
+  const std::int64_t threads = std::int64_t{gridDim.x} * gridDim.y * split_threads;
   constexpr int vectors = HeadSize / 8;
   for (std::int64_t i = first * vectors + thread; i < last * vectors; i += threads)
     static_cast<uint4*>(p.op.output)[i] = make_uint4(0, 0, 0, 0);
@@ -277,7 +279,8 @@ void launch_split_tile(stream_ref at, const split_params& p) {
   const auto kernel = split_attention_kernel<T, HeadSize, QueryWarps>;
   constexpr int bytes = split_tile<HeadSize, QueryWarps>::shared_bytes;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch<split_params>(at, "paged_attention", kernel, dim3(p.grid), dim3(split_threads), p, bytes);
+  launch<split_params>(at, "paged_attention", kernel, dim3(p.op.kv_heads, p.block_groups),
+                       dim3(split_threads), p, bytes);
 }
 
 /// Defined in split_attention_<type>_<head size>.cu, one file an instantiation.

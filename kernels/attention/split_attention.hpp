@@ -27,8 +27,8 @@ struct split_options {
 
 /// Everything of a launch that the host decides, from the capture alone.
 struct split_plan {
-  int query_warps = 1;  // 1, 2 or 4: warps along the packed query rows, 16 rows each
-  int grid = 0;         // blocks
+  int query_warps = 1;   // 1, 2 or 4: warps along the packed query rows, 16 rows each
+  int block_groups = 0;  // sets of a block for each KV head
   int min_tiles = 0;
   bool partials_by_row = false;  // batch-invariant: partials lie by row rather than by token
   int max_chunks = 1;            // batch-invariant: of a row
@@ -41,9 +41,11 @@ split_plan plan_split(int multiprocessors, const paged_attention_params& p, cons
 /// The kernel's argument.
 struct split_params {
   paged_attention_params op;
-  float* partials;  // after the counters
+  std::int32_t capacity;  // cached tokens that the page table has room for
+  float* partials;        // after the counters
   std::int32_t* counters;
-  std::int32_t grid;
+  std::int32_t block_groups;  // the grid is [kv_heads, block_groups]
+  std::int32_t group;         // query heads of a KV head
   std::int32_t min_tiles;
   std::int32_t partials_by_row;
   std::int32_t max_chunks;

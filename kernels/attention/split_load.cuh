@@ -36,13 +36,14 @@ struct kv_loader {
 
   __device__ bool inside(int position) const { return position >= range.begin && position < range.end; }
 
-  /// Page entries of tile `tile` at once: of tokens lane and lane + 32. Entries outside the range are not
-  /// read.
-  __device__ void look_up(int tile, std::int32_t (&pages)[2]) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int position = tile * split_kv_tokens + half * 32 + threadIdx.x % 32;
-      pages[half] = inside(position) ? table[position >> p.op.page_shift] : 0;
+  /// The entries of the first tiles, whose keys cannot wait for a round of copies. Entries outside the range
+  /// are not read.
+  __device__ void look_up_first(int first_tile) const {
+    for (int i = threadIdx.x; i < Tile::stages * split_kv_tokens; i += split_threads) {
+      const int position = first_tile * split_kv_tokens + i;
+      if (inside(position))
+        held.pages[static_cast<unsigned>(position) / split_kv_tokens % held_pages::tiles]
+                  [i % split_kv_tokens] = table[position >> p.op.page_shift];
     }
   }
 
@@ -55,29 +56,23 @@ struct kv_loader {
                     table + (live ? position >> p.op.page_shift : 0), live);
   }
 
-  /// The entries that `start_look_up` brought.
-  __device__ void take(int tile, std::int32_t (&pages)[2]) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      pages[half] = held.pages[static_cast<unsigned>(tile) % held_pages::tiles][half * 32 + threadIdx.x % 32];
-  }
-
-  /// Starts the copies of tile `tile` into `stage`. What is not there becomes zeros, so that nothing it holds
-  /// reaches arithmetic.
-  __device__ void start(int tile, int stage, const std::int32_t (&pages)[2]) const {
+  /// Starts the copies of tile `tile`, whose entries are there, into `stage`. What is not there becomes
+  /// zeros, so that nothing it holds reaches arithmetic.
+  __device__ void start(int tile, int stage) const {
     const kv_pages_view& cache = p.op.cache;
     std::int64_t offset[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int position = tile * split_kv_tokens + half * 32 + threadIdx.x % 32;
       bool there = inside(position);
-      if (there && (pages[half] < 0 || (cache.pages > 0 && pages[half] >= cache.pages))) {
+      const std::int32_t page =
+          held.pages[static_cast<unsigned>(tile) % held_pages::tiles][half * 32 + threadIdx.x % 32];
+      if (there && (page < 0 || (cache.pages > 0 && page >= cache.pages))) {
         there = false;
-        if (threadIdx.x < 32)
-          p.op.faults.report(op_id::paged_attention, row, row_status::slot_out_of_range, pages[half]);
+        if (threadIdx.x < 32) report_fault(p.op.faults, row, row_status::slot_out_of_range, page);
       }
       const int in_page = position & ((1 << p.op.page_shift) - 1);
-      offset[half] = there ? pages[half] * cache.page_stride + in_page * cache.token_stride : -1;
+      offset[half] = there ? page * cache.page_stride + in_page * cache.token_stride : -1;
       const std::uint32_t bits = __ballot_sync(~0u, there);
       if (threadIdx.x == 0) held.live[stage][half] = bits;
     }

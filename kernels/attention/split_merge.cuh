@@ -74,7 +74,7 @@ struct line_softmax {
 template <class T, int HeadSize>
 __device__ void write_output(const split_params& p, const row_work& work, const segment& s, int line,
                              line_softmax<HeadSize> row) {
-  const int group = p.op.heads / p.op.kv_heads, lane = threadIdx.x % 32;
+  const int group = p.group, lane = threadIdx.x % 32;
   const int packed = s.first_line + line, j = packed / group;
   const int head = s.kv_head * group + packed - j * group;
   const std::int64_t at = std::int64_t{work.first_token + j} * p.op.heads + head;
@@ -85,7 +85,7 @@ __device__ void write_output(const split_params& p, const row_work& work, const 
       const float sink = p.op.sink[head] * log2_e, reference = row.raise(sink);
       row.sum += exp2_fast(sink - reference);
     }
-    factor = 1.0f / row.sum;
+    factor = __fdividef(1.0f, row.sum);
   }
   row.weighted.scale(factor);
   constexpr int count = lane_values<HeadSize>::count;
@@ -105,21 +105,29 @@ __device__ void write_output(const split_params& p, const row_work& work, const 
 template <class T, int HeadSize, class Tile, int Lines, int Parts>
 __device__ void merge_parts(const split_params& p, const row_work& work, const segment& s) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll 1
   for (int first = warp; first < s.lines; first += split_warps * Lines) {
     line_softmax<HeadSize> row[Lines];
     const auto line_of = [&](int l) { return min(first + l * split_warps, s.lines - 1); };
-    for (int round = 0; round < s.parts; round += 32) {
-      const int parts = min(32, s.parts - round);
-      float2 scale[Lines];  // of part `round + lane`
-      const float* const own = p.partials + s.slot(round + min(lane, parts - 1));
+#pragma unroll 1
+    for (int round = 0; round < s.parts; round += 64) {
+      const int parts = min(64, s.parts - round);
+      float2 scale[Lines][2];  // of parts `round + lane` and 32 further
 #pragma unroll
-      for (int l = 0; l < Lines; ++l)
-        scale[l] = __ldcg(reinterpret_cast<const float2*>(own + line_of(l) * Tile::slot_line + HeadSize));
+      for (int half = 0; half < 2; ++half) {
+        const float* const own = p.partials + s.slot(round + min(half * 32 + lane, parts - 1));
+#pragma unroll
+        for (int l = 0; l < Lines; ++l)
+          scale[l][half] =
+              __ldcg(reinterpret_cast<const float2*>(own + line_of(l) * Tile::slot_line + HeadSize));
+      }
+#pragma unroll 1
       for (int part = 0; part < parts; part += Parts) {
         lane_values<HeadSize> values[Parts][Lines];
 #pragma unroll
         for (int i = 0; i < Parts; ++i) {
-          const float* const from = p.partials + s.slot(round + min(part + i, parts - 1));
+          if (part + i >= parts) break;
+          const float* const from = p.partials + s.slot(round + part + i);
 #pragma unroll
           for (int l = 0; l < Lines; ++l)
             values[i][l] = lane_values<HeadSize>::load_slot(from + line_of(l) * Tile::slot_line);
@@ -128,25 +136,31 @@ __device__ void merge_parts(const split_params& p, const row_work& work, const s
         if (part == 0) {
 #pragma unroll
           for (int l = 0; l < Lines; ++l) {
-            float most = lane < parts ? scale[l].x : -INFINITY;
+            float most = fmaxf(scale[l][0].x, scale[l][1].x), sum = 0;
 #pragma unroll
             for (int distance = 16; distance > 0; distance /= 2)
               most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
             const float reference = row[l].raise(most);
-            scale[l].x = lane < parts ? exp2_fast(scale[l].x - reference) : 0.0f;
-            float sum = scale[l].x * scale[l].y;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              scale[l][half].x = half * 32 + lane < parts ? exp2_fast(scale[l][half].x - reference) : 0.0f;
+              sum += scale[l][half].x * scale[l][half].y;
+            }
 #pragma unroll
             for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
             row[l].sum += sum;
           }
         }
 #pragma unroll
-        for (int i = 0; i < Parts; ++i)
+        for (int i = 0; i < Parts; ++i) {
+          if (part + i >= parts) break;
 #pragma unroll
           for (int l = 0; l < Lines; ++l) {
-            const float weight = __shfl_sync(~0u, scale[l].x, (part + i) % 32);
-            if (part + i < parts) row[l].weighted.add(values[i][l], weight);
+            const float weight =
+                __shfl_sync(~0u, part + i < 32 ? scale[l][0].x : scale[l][1].x, (part + i) % 32);
+            row[l].weighted.add(values[i][l], weight);
           }
+        }
       }
     }
 #pragma unroll
@@ -166,7 +180,7 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* const largest = shared + output_floats;
   const float* const sums = largest + Tile::kv_warps * Tile::query_rows;
-#pragma unroll 2
+#pragma unroll 1
   for (int line = warp; line < s.lines; line += split_warps) {
     line_softmax<HeadSize> row;
     float most = -INFINITY;
@@ -201,7 +215,7 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
   if (shared_arrivals != s.parts - 1) return;
   if (threadIdx.x == 0) p.counters[s.counter] = 0;
   if (s.lines <= split_warps)
-    merge_parts<T, HeadSize, Tile, 1, 16>(p, work, s);
+    merge_parts<T, HeadSize, Tile, 1, 18>(p, work, s);
   else
     merge_parts<T, HeadSize, Tile, 4, 4>(p, work, s);
 }

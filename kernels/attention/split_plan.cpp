@@ -11,8 +11,8 @@ split_plan plan_split(int multiprocessors, const paged_attention_params& p, cons
   const std::int64_t packed = (std::int64_t{p.tokens} + p.rows - 1) / std::max(p.rows, 1) * group;
   // a row's usual queries fill the tile; any number of them is right, rows with more take several tiles
   plan.query_warps = p.batch_invariant ? split_invariant_warps : packed <= 16 ? 1 : packed <= 32 ? 2 : 4;
-  plan.grid = multiprocessors * split_occupancy(p.head_size, plan.query_warps) * options.oversubscribe;
-  plan.grid = std::max(plan.grid, p.kv_heads) / std::max(p.kv_heads, 1) * p.kv_heads;
+  const int resident = multiprocessors * split_occupancy(p.head_size, plan.query_warps);
+  plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
   plan.min_tiles = options.min_tiles;
   const std::int64_t tiles = ((p.page_columns << p.page_shift) + split_kv_tokens - 1) / split_kv_tokens;
   STEPGRAPH_EXPECTS((p.rows + p.tokens * group / (16 * plan.query_warps)) * tiles < std::int64_t{1} << 31,
@@ -32,8 +32,8 @@ split_plan plan_split(int multiprocessors, const paged_attention_params& p, cons
     plan.max_chunks = static_cast<int>(chunks);
     partials = line * tokens * p.heads * chunks;
   } else {
-    plan.counters = plan.grid;
-    partials = line * tile_rows * 2 * plan.grid;  // a block leaves at most two units unfinished
+    plan.counters = static_cast<std::size_t>(plan.block_groups) * p.kv_heads;
+    partials = line * tile_rows * 2 * plan.counters;  // a block leaves at most two units unfinished
   }
   plan.counters = (plan.counters + 63) / 64 * 64;
   plan.workspace_bytes = plan.counters * sizeof(std::int32_t) + partials;

@@ -19,22 +19,26 @@ struct row_work {
   __device__ std::int32_t cost() const { return query_tiles * tiles; }
 };
 
+/// A fault is rare and its report long: kept out of the kernels' straight code.
+inline __device__ __noinline__ void report_fault(const fault_sink& faults, int row, row_status status,
+                                          std::int64_t value) {
+  faults.report(op_id::paged_attention, row, status, value);
+}
+
+/// note: without branches, so that all loads are under way at once and the code stays short
 template <int QueryRows>
-__device__ row_work work_of(const split_params& p, int row, bool report) {
+__device__ __forceinline__ row_work work_of(const split_params& p, int row, bool report) {
   const paged_attention_params& op = p.op;
+  const std::int32_t begin = op.cu_seqlens_q[row], end = op.cu_seqlens_q[row + 1];
+  const std::int32_t length = op.cache_seqlens[row];
   row_work work;
-  const int first = min(max(op.cu_seqlens_q[row], 0), op.tokens);
-  work.first_token = first;
-  work.tokens = min(max(op.cu_seqlens_q[row + 1], first), op.tokens) - first;
-  if (work.tokens == 0) return work;
-  const std::int64_t capacity = op.page_columns << op.page_shift;
-  const std::int64_t length = op.cache_seqlens[row];
-  work.length = static_cast<std::int32_t>(length < 0 ? 0 : length > capacity ? capacity : length);
-  if (report && work.length != length)
-    op.faults.report(op_id::paged_attention, row, row_status::length_clamped, length);
-  const int group = op.heads / op.kv_heads;
-  work.query_tiles = (work.tokens * group + QueryRows - 1) / QueryRows;
-  if (op.window > 0) work.first_tile = max(0, work.base() + 1 - op.window) / split_kv_tokens;
+  work.first_token = min(max(begin, 0), op.tokens);
+  work.tokens = min(max(end, work.first_token), op.tokens) - work.first_token;
+  work.length = min(max(length, 0), p.capacity);
+  if (report && work.tokens > 0 && work.length != length)
+    report_fault(op.faults, row, row_status::length_clamped, length);
+  work.query_tiles = (work.tokens * p.group + QueryRows - 1) / QueryRows;
+  work.first_tile = op.window > 0 ? max(0, work.base() + 1 - op.window) / split_kv_tokens : 0;
   work.tiles = max(1, (work.length + split_kv_tokens - 1) / split_kv_tokens - work.first_tile);
   // note: several query tiles are work enough without chunks
   work.chunk = work.query_tiles > 1
@@ -63,9 +67,9 @@ __device__ block_work plan_block(const split_params& p) {
   const int lane = threadIdx.x % 32;
   const int rows_each = (p.op.rows + 31) / 32;
   const int first_row = min(lane * rows_each, p.op.rows), last_row = min(first_row + rows_each, p.op.rows);
-  const bool report = blockIdx.x == 0 && threadIdx.x < 32;
+  const bool report = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < 32;
   int sum = 0;
-#pragma unroll 4
+#pragma unroll 1
   for (int row = first_row; row < last_row; ++row) sum += work_of<QueryRows>(p, row, report).cost();
   int inclusive = sum;
 #pragma unroll
@@ -73,10 +77,10 @@ __device__ block_work plan_block(const split_params& p) {
     const int below = __shfl_up_sync(~0u, inclusive, distance);
     if (lane >= distance) inclusive += below;
   }
-  const int total = __shfl_sync(~0u, inclusive, 31), groups = p.grid / p.op.kv_heads;
+  const int total = __shfl_sync(~0u, inclusive, 31), groups = p.block_groups;
   block_work work;
-  work.kv_head = blockIdx.x % p.op.kv_heads;
-  work.group = blockIdx.x / p.op.kv_heads;
+  work.kv_head = blockIdx.x;
+  work.group = blockIdx.y;
   work.share = max((total + groups - 1) / groups, p.min_tiles);
   // note: in 64 bits, since idle groups lie past the end
   work.begin = static_cast<int>(min(std::int64_t{work.group} * work.share, std::int64_t{total}));
@@ -87,6 +91,7 @@ __device__ block_work plan_block(const split_params& p) {
   if (holder == 0) return work;  // nothing is left for this block
   int row = first_row, row_begin = before;
   if (rows_each > 1 && (holder >> lane & 1))
+#pragma unroll 1
     for (; row < last_row - 1; ++row) {
       const int cost = work_of<QueryRows>(p, row, false).cost();
       if (work.begin < row_begin + cost) break;
@@ -124,7 +129,7 @@ struct segment {
 template <class Tile>
 __device__ std::int32_t next_segment(const split_params& p, const block_work& block, const row_work& work,
                                      int row, std::int32_t row_begin, std::int32_t at, segment& s) {
-  const int kv_heads = p.op.kv_heads, group = p.op.heads / kv_heads;
+  const int kv_heads = p.op.kv_heads, group = p.group;
   const int query_tile = work.query_tiles == 1 ? 0 : (at - row_begin) / work.tiles;
   const std::int32_t unit_begin = row_begin + query_tile * work.tiles;
   int tile = at - unit_begin, count;
