@@ -99,7 +99,7 @@ class attention_bench {
         for (int j = 0; j < rows[r].tokens; ++j) {
           row_of.push_back(static_cast<int>(r));
           causal.push_back(rows[r].length - rows[r].tokens + j + 1);
-          mask.push_back((j > 0 ? mask[mask.size() - (j + 1) / 2] : 0) | std::uint64_t{1} << j);
+          mask.push_back((j > 0 ? mask[mask.size() - (j + 1) / 2] : 0) | std::uint64_t{1} << j % 64);
         }
       }
       const device_vector<std::int32_t> d_table(at_, table), d_cu(at_, cu), d_lengths(at_, lengths),
@@ -242,4 +242,18 @@ int main(int argc, char** argv) {
     for (int r = 0; r < 16; ++r) rows.push_back({r * 5 % 8 + 1, 8192});
     b.run("draft-extend", rows, {{}, waves(2)});
   }
+  // prompt chunks: operations count rather than bytes
+  const auto extend = [&](const char* name, const std::vector<row>& rows) {
+    if (!wanted(name)) return;
+    double pairs = 0;
+    for (const row& each : rows) pairs += each.tokens * (each.length - each.tokens + (each.tokens + 1) / 2.0);
+    std::printf("{\"name\": \"%s\", \"operations\": %.4g}\n", name, pairs * heads * head_size * 4);
+    b.run(name, rows, {{}});
+  };
+  extend("extend 4x2048", std::vector<row>(4, {2048, 2048}));
+  std::vector<row> uneven(8, {64, 2048 + 64});
+  uneven[3] = {4096, 2048 + 4096};
+  extend("extend uneven", uneven);
+  extend("extend even", std::vector<row>(8, {568, 2048 + 568}));
+  extend("extend full rectangle", std::vector<row>(8, {4096, 2048 + 4096}));
 }
