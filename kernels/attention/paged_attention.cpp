@@ -2,6 +2,7 @@
 
 #include "graphs/error.hpp"
 #include "kernels/attention/paged_attention_host.hpp"
+#include "kernels/attention/split_attention.hpp"
 
 namespace stepgraph {
 
@@ -27,12 +28,25 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
                     op, ": cache strides ", p.cache.page_stride, ", ", p.cache.token_stride, ", ",
                     p.cache.head_stride, " must be multiples of ", vector, " elements");
   STEPGRAPH_EXPECTS(p.window >= 0, op, ": window must not be negative, got ", p.window);
+  STEPGRAPH_EXPECTS(!p.tree_mask || p.cu_seqlens_q, op, ": tree_mask needs cu_seqlens_q");
+  STEPGRAPH_EXPECTS(!p.tree_mask || (p.tree_tokens >= 1 && p.tree_tokens <= 64), op, ": a tree of ",
+                    p.tree_tokens, " tokens is not supported, only 1 to 64");
   if (at.is_host()) return enqueue_host(at, op, [p] { detail::paged_attention_host(p); });
 #if STEPGRAPH_CUDA
-  detail::paged_attention_cuda(at, p);
+  const std::size_t needed = paged_attention_workspace_bytes(at.where(), p);
+  if (needed == 0 || !p.workspace || !p.cu_seqlens_q || !p.cache_seqlens)
+    return detail::paged_attention_cuda(at, p);
+  STEPGRAPH_EXPECTS(p.workspace_bytes >= needed, op, ": the workspace has ", p.workspace_bytes, " bytes, ",
+                    needed, " are needed");
+  detail::split_attention_cuda(at, p, {});
 #else
   throw cuda_error(message(op, ": this stepgraph was built without CUDA"), 0);
 #endif
+}
+
+std::size_t paged_attention_workspace_bytes(device where, const paged_attention_params& p) {
+  if (where.is_host() || p.type == element_type::f32) return 0;
+  return detail::plan_split(where.multiprocessors(), p, {}).workspace_bytes;
 }
 
 }  // namespace stepgraph

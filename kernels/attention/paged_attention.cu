@@ -2,6 +2,7 @@
 #include <cfloat>
 
 #include "kernels/attention/paged_attention_host.hpp"
+#include "kernels/attention/token_view.hpp"
 #include "kernels/launch.cuh"
 
 namespace stepgraph {
@@ -58,11 +59,13 @@ __global__ void __launch_bounds__(threads)
   load(static_cast<const T*>(p.query) + at * HeadSize + lane * lane_elements, query);
   float largest = -FLT_MAX, sum = 0.0f;
   const std::int32_t* const table = p.page_table + row * p.page_table_stride;
-  const std::int64_t begin = p.window > 0 && end > p.window ? end - p.window : 0;
+  const int j = p.tree_mask ? token - p.cu_seqlens_q[row] : 0;
+  const detail::token_view view = detail::token_view::make(
+      static_cast<std::int32_t>(end) - 1 - j, j, p.window, p.tree_mask ? p.tree_mask + token : nullptr);
   // every lane of a warp takes part in the shuffles, so all go round equally often
-  for (std::int64_t first = begin; first < end; first += groups) {
+  for (std::int64_t first = view.begin; first < end; first += groups) {
     const std::int64_t position = first + group;
-    bool seen = position < end;
+    bool seen = position < end && view.sees(static_cast<std::int32_t>(position));
     std::int64_t offset = 0;
     if (seen) {
       const std::int64_t page = table[position >> p.page_shift];

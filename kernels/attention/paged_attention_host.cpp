@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "graphs/thread_pool.hpp"
+#include "kernels/attention/token_view.hpp"
 
 namespace stepgraph::detail {
 namespace {
@@ -54,10 +55,13 @@ void attend(const paged_attention_params& p, int token, int head) {
   softmax_state<HeadSize> state;
   std::int64_t offset[chunk];  // of each position's key and value, elements
   float score[chunk];
-  for (std::int64_t begin = p.window > 0 && end > p.window ? end - p.window : 0; begin < end;
-       begin += chunk) {
+  const int j = p.tree_mask ? token - p.cu_seqlens_q[row] : 0;
+  const token_view view = token_view::make(static_cast<std::int32_t>(end) - 1 - j, j, p.window,
+                                           p.tree_mask ? p.tree_mask + token : nullptr);
+  for (std::int64_t begin = view.begin; begin < end; begin += chunk) {
     int count = 0;
     for (std::int64_t position = begin; position < std::min(end, begin + chunk); ++position) {
+      if (p.tree_mask && !view.sees(static_cast<std::int32_t>(position))) continue;
       const std::int64_t page = table[position >> p.page_shift];
       if (page < 0 || (p.cache.pages > 0 && page >= p.cache.pages)) {
         p.faults.report(op_id::paged_attention, row, row_status::slot_out_of_range, page);

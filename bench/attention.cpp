@@ -1,0 +1,259 @@
+// Times attention over a paged cache as graph replays, beside a plain kernel that reads the same bytes, and
+// prints one JSON object a line. Page tables rotate over a pool far larger than the L2 cache.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/attention_kernels.hpp"
+#include "graphs/graph.hpp"
+#include "kernels/attention/split_attention.hpp"
+#include "tests/device_vector.hpp"
+
+using namespace stepgraph;
+
+namespace {
+
+constexpr int head_size = 128, heads = 32, kv_heads = 8;
+constexpr std::int64_t pool_tokens = 64 * 8192 + 4096, token_elements = kv_heads * head_size;
+
+struct row {
+  int tokens;
+  int length;
+};
+
+struct variant {
+  std::string name = "split";
+  int page_size = 16;
+  std::int64_t width = 0;  // captured context; 0: the longest row
+  bool tree = false;
+  bool batch_invariant = false;
+  int nodes = 1;  // of a graph
+  detail::split_options options{};
+};
+
+struct timing {
+  std::vector<double> us;
+  void print(const std::string& name, const std::string& parameters, double bytes, double read) {
+    std::sort(us.begin(), us.end());
+    const double median = us[us.size() / 2];
+    std::printf(
+        "{\"name\": \"%s\", \"parameters\": \"%s\", \"median_us\": %.2f, \"minimum_us\": %.2f, "
+        "\"maximum_us\": %.2f, \"count\": %zu, \"bytes\": %.0f, \"TB/s\": %.2f, \"of_read\": %.3f}\n",
+        name.c_str(), parameters.c_str(), median, us.front(), us.back(), us.size(), bytes,
+        bytes / median * 1e-6, read > 0 ? read / median : 1.0);
+    std::fflush(stdout);
+  }
+  double median() {
+    std::sort(us.begin(), us.end());
+    return us[us.size() / 2];
+  }
+};
+
+class attention_bench {
+ public:
+  explicit attention_bench(stream_ref at)
+      : at_(at),
+        keys_(device_memory(at.where()), pool_tokens * token_elements * 2),
+        values_(device_memory(at.where()), pool_tokens * token_elements * 2),
+        sink_(at, 1, 0) {
+    bench::fill_random(at, keys_.data(), pool_tokens * token_elements, 1);
+    bench::fill_random(at, values_.data(), pool_tokens * token_elements, 2);
+  }
+
+  /// Times `variants` of one case; each replay works on other pages than the one before where the pool holds
+  /// several sets.
+  void run(const std::string& name, const std::vector<row>& rows, const std::vector<variant>& variants) {
+    std::int64_t tokens = 0, live = 0, longest = 0;
+    for (const row& each : rows) {
+      tokens += each.tokens;
+      live += each.length;
+      longest = std::max<std::int64_t>(longest, each.length);
+    }
+    const double bytes = static_cast<double>(live) * token_elements * 2 * 2;
+    double read = 0;
+    for (const variant& v : variants) {
+      const std::int64_t columns = (std::max<std::int64_t>(longest, v.width) + v.page_size - 1) / v.page_size;
+      std::int64_t pages_a_set = 0;
+      for (const row& each : rows) pages_a_set += (each.length + v.page_size - 1) / v.page_size;
+      const int sets =
+          static_cast<int>(std::clamp<std::int64_t>(pool_tokens / v.page_size / pages_a_set, 1, 8));
+      const int table_sets = v.width > 0 ? 1 : sets;
+      std::vector<std::int32_t> pages(pool_tokens / v.page_size), cu(1, 0), lengths, row_of, causal;
+      std::iota(pages.begin(), pages.end(), 0);
+      std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
+      std::vector<std::int32_t> table(table_sets * rows.size() * columns, 0);
+      std::size_t next = 0;
+      for (int set = 0; set < table_sets; ++set)
+        for (std::size_t r = 0; r < rows.size(); ++r)
+          for (int page = 0; page < (rows[r].length + v.page_size - 1) / v.page_size; ++page)
+            table[(set * rows.size() + r) * columns + page] = pages[next++];
+      std::vector<std::uint64_t> mask;
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        lengths.push_back(rows[r].length);
+        cu.push_back(cu.back() + rows[r].tokens);
+        for (int j = 0; j < rows[r].tokens; ++j) {
+          row_of.push_back(static_cast<int>(r));
+          causal.push_back(rows[r].length - rows[r].tokens + j + 1);
+          mask.push_back((j > 0 ? mask[mask.size() - (j + 1) / 2] : 0) | std::uint64_t{1} << j % 64);
+        }
+      }
+      const device_vector<std::int32_t> d_table(at_, table), d_cu(at_, cu), d_lengths(at_, lengths),
+          d_row_of(at_, row_of), d_causal(at_, causal);
+      const device_vector<std::uint64_t> d_mask(at_, mask);
+      const device_vector<std::uint16_t> query(at_, tokens * heads * head_size, 0),
+          output(at_, query.size(), 0);
+      bench::fill_random(at_, query.data(), query.size(), 3);
+      paged_attention_params p{.type = element_type::bf16,
+                               .query = query.data(),
+                               .output = output.data(),
+                               .cache = {keys_.data(), values_.data(), v.page_size * token_elements,
+                                         token_elements, head_size, pool_tokens / v.page_size},
+                               .page_table = d_table.data(),
+                               .page_table_stride = columns,
+                               .page_columns = columns,
+                               .row_of = d_row_of.data(),
+                               .causal_length = d_causal.data(),
+                               .tokens = static_cast<int>(tokens),
+                               .rows = static_cast<int>(rows.size()),
+                               .heads = heads,
+                               .kv_heads = kv_heads,
+                               .head_size = head_size,
+                               .page_shift = std::countr_zero(static_cast<unsigned>(v.page_size)),
+                               .scale = 0.08838834764f,
+                               .cu_seqlens_q = d_cu.data(),
+                               .cache_seqlens = d_lengths.data(),
+                               .tree_mask = v.tree ? d_mask.data() : nullptr,
+                               .batch_invariant = v.batch_invariant};
+      const auto plan = detail::plan_split(at_.where().multiprocessors(), p, v.options);
+      const device_vector<std::uint8_t> workspace(at_, plan.workspace_bytes, 0);
+      p.workspace = workspace.data();
+      p.workspace_bytes = plan.workspace_bytes;
+      if (read == 0)
+        read = time(sets, 1, [&](stream_ref s, int set) {
+                 const std::int64_t from = set * live * token_elements * 2;
+                 bench::read_plainly(s, keys_.as<char>() + from, values_.as<char>() + from,
+                                     live * token_elements * 2, sink_.data());
+               }).median();
+      timing result = time(table_sets, v.nodes, [&](stream_ref s, int set) {
+        paged_attention_params now = p;
+        now.page_table += set * rows.size() * columns;
+        detail::split_attention_cuda(s, now, v.options);
+      });
+      const std::string parameters =
+          v.name + " page " + std::to_string(v.page_size) + " width " +
+          std::to_string(columns * v.page_size) + " min_tiles " + std::to_string(v.options.min_tiles) +
+          " oversubscribe " + std::to_string(v.options.oversubscribe) + " nodes " + std::to_string(v.nodes);
+      result.print(name, parameters, bytes, read);
+    }
+    std::printf(
+        "{\"name\": \"%s\", \"parameters\": \"plain read\", \"median_us\": %.2f, \"bytes\": %.0f, "
+        "\"TB/s\": %.2f}\n",
+        name.c_str(), read, bytes, bytes / read * 1e-6);
+  }
+
+ private:
+  /// Microseconds of one op: replays of one graph a set, one after another, in rounds of at least 200 us.
+  template <class Op>
+  timing time(int sets, int nodes, Op&& op) {
+    std::vector<graph_exec> execs;
+    for (int set = 0; set < sets; ++set)
+      execs.push_back(capture(at_, [&](stream_ref s) {
+                        for (int node = 0; node < nodes; ++node) op(s, (set + node) % sets);
+                      }).instantiate());
+    event start(at_.where(), event::timing::on), stop(at_.where(), event::timing::on);
+    const auto round = [&](int replays) {
+      start.record(at_);
+      for (int i = 0; i < replays; ++i) execs[i % sets].launch(at_);
+      stop.record(at_);
+      stop.synchronize();
+      return stop.milliseconds_since(start) * 1e3 / (replays * nodes);
+    };
+    const double once = round(8);
+    const int replays = std::clamp(static_cast<int>(1000 / (once * nodes)), 4, 64) / sets * sets + sets;
+    timing result;
+    for (int i = 0; i < 3; ++i) round(replays);
+    for (int i = 0; i < 15; ++i) result.us.push_back(round(replays));
+    return result;
+  }
+
+  stream_ref at_;
+  buffer keys_, values_;
+  device_vector<std::uint32_t> sink_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string only = argc > 1 ? argv[1] : "";
+  const stream at(device::cuda());
+  attention_bench b(at);
+  const auto wanted = [&](const char* name) {
+    return only.empty() || std::string(name).find(only) != std::string::npos;
+  };
+  const auto min_tiles = [](int tiles) { return variant{.options = {.min_tiles = tiles}}; };
+  const auto waves = [](int count) { return variant{.options = {.oversubscribe = count}}; };
+  if (wanted("decode 64x8192"))
+    b.run("decode 64x8192", std::vector<row>(64, {1, 8192}),
+          {{},
+           waves(2),
+           waves(4),
+           {.page_size = 1},
+           {.page_size = 64},
+           {.name = "invariant", .batch_invariant = true},
+           {.name = "wide", .width = 16384},
+           {.name = "wide", .width = 1 << 20}});
+  if (wanted("decode 1x131072"))
+    b.run("decode 1x131072", {{1, 131072}},
+          {{}, waves(2), waves(4), {.name = "invariant", .batch_invariant = true}});
+  if (wanted("decode ragged")) {
+    std::vector<row> rows;
+    for (const int length : {128, 32768, 1000, 20000, 512, 30000, 4096, 25000, 8192, 300, 32768, 16384, 28000,
+                             2048, 24000, 24806})
+      rows.push_back({1, length});
+    b.run("decode ragged", rows, {{}, waves(2), waves(4), {.name = "invariant", .batch_invariant = true}});
+  }
+  if (wanted("decode 8x1024"))
+    b.run("decode 8x1024", std::vector<row>(8, {1, 1024}),
+          {{},
+           min_tiles(1),
+           min_tiles(2),
+           min_tiles(3),
+           min_tiles(6),
+           min_tiles(8),
+           min_tiles(16),
+           waves(2),
+           {.nodes = 16},
+           {.name = "invariant", .batch_invariant = true}});
+  if (wanted("verify 16x8192"))
+    b.run("verify 16x8192", std::vector<row>(16, {8, 8192}),
+          {{},
+           {.name = "tree", .tree = true},
+           waves(2),
+           waves(4),
+           {.name = "invariant", .batch_invariant = true}});
+  if (wanted("verify 16x16x8192")) b.run("verify 16x16x8192", std::vector<row>(16, {16, 8192}), {{}});
+  if (wanted("draft-extend")) {
+    std::vector<row> rows;
+    for (int r = 0; r < 16; ++r) rows.push_back({r * 5 % 8 + 1, 8192});
+    b.run("draft-extend", rows, {{}, waves(2)});
+  }
+  // prompt chunks: operations count rather than bytes
+  const auto extend = [&](const char* name, const std::vector<row>& rows) {
+    if (!wanted(name)) return;
+    double pairs = 0;
+    for (const row& each : rows) pairs += each.tokens * (each.length - each.tokens + (each.tokens + 1) / 2.0);
+    std::printf("{\"name\": \"%s\", \"operations\": %.4g}\n", name, pairs * heads * head_size * 4);
+    b.run(name, rows, {{}});
+  };
+  extend("extend 4x2048", std::vector<row>(4, {2048, 2048}));
+  std::vector<row> uneven(8, {64, 2048 + 64});
+  uneven[3] = {4096, 2048 + 4096};
+  extend("extend uneven", uneven);
+  extend("extend even", std::vector<row>(8, {568, 2048 + 568}));
+  extend("extend full rectangle", std::vector<row>(8, {4096, 2048 + 4096}));
+}

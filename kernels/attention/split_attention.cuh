@@ -1,0 +1,298 @@
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/attention/split_load.cuh"
+#include "kernels/attention/split_merge.cuh"
+#include "kernels/attention/token_view.hpp"
+#include "kernels/launch.cuh"
+
+namespace stepgraph::detail {
+
+/// One warp's 16 query rows against the keys of its own: running softmax and weighted values in tensor-core
+/// layout. A thread holds rows lane / 4 and lane / 4 + 8.
+template <class T, int HeadSize, class Tile>
+struct warp_attention {
+  static constexpr int steps = HeadSize / 16;
+  static constexpr int key_groups = Tile::warp_tokens / 16;
+  std::uint32_t query[steps][4];
+  float weighted[HeadSize / 8][4] = {};
+  float largest[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};  // of this thread's columns
+  token_view view[2];
+
+  __device__ void load_query(const split_params& p, const row_work& work, const segment& s, int query_warp) {
+    const int lane = threadIdx.x % 32, group = p.group;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int line = query_warp * 16 + half * 8 + lane / 4;
+      const bool there = line < s.lines;
+      const int packed = s.first_line + (there ? line : 0), j = packed / group, token = work.first_token + j;
+      const T* const from =
+          static_cast<const T*>(p.op.query) +
+          (std::int64_t{token} * p.op.heads + s.kv_head * group + packed % group) * HeadSize + lane % 4 * 2;
+#pragma unroll
+      for (int step = 0; step < steps; ++step) {
+        query[step][half] = there ? *reinterpret_cast<const std::uint32_t*>(from + step * 16) : 0;
+        query[step][half + 2] = there ? *reinterpret_cast<const std::uint32_t*>(from + step * 16 + 8) : 0;
+      }
+      view[half] =
+          token_view::make(work.base(), j, p.op.window, p.op.tree_mask ? p.op.tree_mask + token : nullptr);
+    }
+  }
+
+  /// scores = query . keys of this warp's tokens in the stage.
+  __device__ void score(std::uint32_t keys, int first_key, float (&scores)[Tile::warp_tokens / 8][4]) const {
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t line = keys + (first_key + lane / 16 * 8 + lane % 8) * Tile::line_bytes;
+#pragma unroll
+    for (auto& each : scores)
+#pragma unroll
+      for (float& value : each) value = 0;
+#pragma unroll
+    for (int step = 0; step < steps; ++step)
+#pragma unroll
+      for (int g = 0; g < key_groups; ++g) {
+        std::uint32_t b[4];
+        load_matrices(b, line + g * 16 * Tile::line_bytes + swizzle(step * 2 + lane / 8 % 2, lane) * 16);
+        multiply_add<T>(scores[2 * g], query[step], b[0], b[1]);
+        multiply_add<T>(scores[2 * g + 1], query[step], b[2], b[3]);
+      }
+  }
+
+  /// Hides what these rows do not see. `position` is that of the tile, `live` its tokens that are there,
+  /// `first_column` this thread's first in the tile.
+  __device__ void mask(float (&scores)[Tile::warp_tokens / 8][4], int position, std::uint64_t live,
+                       int first_column) const {
+    std::uint64_t seen[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) seen[half] = (view[half].sees_64(position) & live) >> first_column;
+#pragma unroll
+    for (int n = 0; n < Tile::warp_tokens / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (!(seen[e / 2] >> (n * 8 + e % 2) & 1)) scores[n][e] = -INFINITY;
+  }
+
+  __device__ void softmax(float (&scores)[Tile::warp_tokens / 8][4]) {
+    float now[2] = {largest[0], largest[1]}, factor[2];
+#pragma unroll
+    for (int n = 0; n < Tile::warp_tokens / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) now[e / 2] = fmaxf(now[e / 2], scores[n][e]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      now[half] = fmaxf(now[half], __shfl_xor_sync(~0u, now[half], 1));
+      now[half] = fmaxf(now[half], __shfl_xor_sync(~0u, now[half], 2));
+      const float from = now[half] == -INFINITY ? 0.0f : now[half];
+      factor[half] = exp2_fast(largest[half] - from);
+      largest[half] = now[half];
+      now[half] = from;
+    }
+    if (__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+      for (auto& each : weighted)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) each[e] *= factor[e / 2];
+      sum[0] *= factor[0];
+      sum[1] *= factor[1];
+    }
+#pragma unroll
+    for (int n = 0; n < Tile::warp_tokens / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        scores[n][e] = exp2_fast(scores[n][e] - now[e / 2]);
+        sum[e / 2] += scores[n][e];
+      }
+  }
+
+  /// weighted += weights . values of this warp's tokens in the stage.
+  __device__ void weigh(std::uint32_t values, int first_key,
+                        const float (&weights)[Tile::warp_tokens / 8][4]) {
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t line = values + (first_key + lane / 8 % 2 * 8 + lane % 8) * Tile::line_bytes;
+#pragma unroll
+    for (int g = 0; g < key_groups; ++g) {
+      const std::uint32_t a[4] = {pack<T>(weights[2 * g][0], weights[2 * g][1]),
+                                  pack<T>(weights[2 * g][2], weights[2 * g][3]),
+                                  pack<T>(weights[2 * g + 1][0], weights[2 * g + 1][1]),
+                                  pack<T>(weights[2 * g + 1][2], weights[2 * g + 1][3])};
+#pragma unroll
+      for (int n = 0; n < HeadSize / 16; ++n) {
+        std::uint32_t b[4];
+        load_matrices_transposed(b, line + g * 16 * Tile::line_bytes + swizzle(n * 2 + lane / 16, lane) * 16);
+        multiply_add<T>(weighted[2 * n], a, b[0], b[1]);
+        multiply_add<T>(weighted[2 * n + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  /// Leaves the warp's rows for `finish_segment`.
+  __device__ void store(float* shared, int query_warp, int kv_warp) {
+    const int lane = threadIdx.x % 32;
+    constexpr int rows = Tile::kv_warps * Tile::query_rows;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sum[half] += __shfl_xor_sync(~0u, sum[half], 1);
+      sum[half] += __shfl_xor_sync(~0u, sum[half], 2);
+      const int at = kv_warp * Tile::query_rows + query_warp * 16 + half * 8 + lane / 4;
+#pragma unroll
+      for (int n = 0; n < HeadSize / 8; ++n)
+        *reinterpret_cast<float2*>(shared + at * Tile::output_pitch + n * 8 + lane % 4 * 2) =
+            make_float2(weighted[n][2 * half], weighted[n][2 * half + 1]);
+      if (lane % 4 == 0) {
+        shared[rows * Tile::output_pitch + at] = largest[half];
+        shared[rows * Tile::output_pitch + rows + at] = sum[half];
+      }
+    }
+  }
+};
+
+/// One block's work on a segment: a pipeline of KV tiles through shared memory, each multiplied by all
+/// queries.
+template <class T, int HeadSize, class Tile>
+__device__ void attend_segment(const split_params& p, const row_work& work, const segment& s,
+                               unsigned char* stages, held_pages& held, int& shared_arrivals) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int query_warp = warp % (split_warps / Tile::kv_warps),
+            kv_warp = warp / (split_warps / Tile::kv_warps);
+  const int group = p.group, base = work.base();
+  const int first_j = s.first_line / group, last_j = (s.first_line + s.lines - 1) / group;
+  const bool tree = p.op.tree_mask != nullptr;
+  load_range range{.begin = 0, .end = min(work.length, base + last_j + 1)};
+  if (p.op.window > 0) range.begin = max(0, base + (tree ? 0 : first_j) + 1 - p.op.window);
+  // every query of the tile sees the positions between these
+  const int all_begin = p.op.window > 0 ? max(0, base + last_j + 1 - p.op.window) : 0;
+  const int all_end = tree ? base : base + first_j + 1;
+  const int first_tile = max(s.first_tile, range.begin / split_kv_tokens);
+  const int last_tile = min(s.last_tile, (max(range.end, 0) + split_kv_tokens - 1) / split_kv_tokens);
+
+  const kv_loader<T, HeadSize, Tile> loader(p, s, range, shared_address(stages), held);
+  loader.look_up_first(first_tile);
+  // note: before the copies, which would delay it
+  warp_attention<T, HeadSize, Tile> attention;
+  attention.load_query(p, work, s, query_warp);
+  __syncthreads();
+#pragma unroll 1
+  for (int i = 0; i < Tile::stages; ++i) {
+    if (first_tile + i < last_tile) loader.start(first_tile + i, i);
+    if (i > 0) loader.start_look_up(first_tile + i + Tile::stages - 1);
+    commit_copies();
+  }
+  const bool has_queries = query_warp * 16 < s.lines;
+  int stage = 0;
+  for (int tile = first_tile; tile < last_tile; ++tile) {
+    if (tile == first_tile)
+      wait_copies<Tile::stages - 1>();
+    else
+      wait_copies<Tile::stages - 2>();
+    __syncthreads();  // all copies of this tile are there, and nobody reads the stage before it any more
+    if (tile > first_tile) {
+      const int ahead = tile + Tile::stages - 1, ahead_stage = stage == 0 ? Tile::stages - 1 : stage - 1;
+      if (ahead < last_tile) loader.start(ahead, ahead_stage);
+      loader.start_look_up(ahead + Tile::stages - 1);
+      commit_copies();
+    }
+    if (has_queries) {
+      const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
+      const int first_key = kv_warp * Tile::warp_tokens;
+      float scores[Tile::warp_tokens / 8][4];
+      attention.score(keys, first_key, scores);
+      if (p.op.logit_cap > 0) {
+        const float inner = __fdividef(p.op.scale, p.op.logit_cap), outer = p.op.logit_cap * log2_e;
+#pragma unroll
+        for (auto& each : scores)
+#pragma unroll
+          for (float& value : each) value = outer * tanh_fast(inner * value);
+      } else {
+        const float scale = p.op.scale * log2_e;
+#pragma unroll
+        for (auto& each : scores)
+#pragma unroll
+          for (float& value : each) value *= scale;
+      }
+      const int position = tile * split_kv_tokens;
+      const std::uint64_t there = std::uint64_t{held.live[stage][1]} << 32 | held.live[stage][0];
+      if (~there != 0 || position < all_begin || position + split_kv_tokens > all_end)
+        attention.mask(scores, position, there, first_key + lane % 4 * 2);
+      attention.softmax(scores);
+      attention.weigh(keys + Tile::keys_bytes, first_key, scores);
+    }
+    stage = stage == Tile::stages - 1 ? 0 : stage + 1;
+  }
+  wait_copies<0>();
+  __syncthreads();
+  float* const shared = reinterpret_cast<float*>(stages);
+  attention.store(shared, query_warp, kv_warp);
+  __syncthreads();
+  finish_segment<T, HeadSize, Tile>(p, work, s, shared, shared_arrivals);
+  __syncthreads();  // before the next segment's copies
+}
+
+/// Zeros for dead tokens, shared by all blocks.
+template <class T, int HeadSize>
+__device__ void clear_dead_tokens(const split_params& p) {
+  const int live = min(max(p.op.cu_seqlens_q[p.op.rows], 0), p.op.tokens);
+  const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
+  const int block = blockIdx.y * gridDim.x + blockIdx.x;
+  const std::int64_t thread = std::int64_t{block} * split_threads + threadIdx.x;
+  const std::int64_t threads = std::int64_t{gridDim.x} * gridDim.y * split_threads;
+  constexpr int vectors = HeadSize / 8;
+  for (std::int64_t i = first * vectors + thread; i < last * vectors; i += threads)
+    static_cast<uint4*>(p.op.output)[i] = make_uint4(0, 0, 0, 0);
+  if (p.op.log_sum_exp)
+    for (std::int64_t i = first + thread; i < last; i += threads) p.op.log_sum_exp[i] = -INFINITY;
+}
+
+// grid: what the GPU holds at once, whatever the batch and the captured width
+// a block takes an even share of all rows' live KV tiles, one segment of a (row, query tile, KV head) after
+// another
+template <class T, int HeadSize, int QueryWarps>
+__global__ void __launch_bounds__(split_threads, split_occupancy(HeadSize, QueryWarps))
+    split_attention_kernel(const __grid_constant__ split_params p) {
+  using tile = split_tile<HeadSize, QueryWarps>;
+  extern __shared__ __align__(128) unsigned char stages[];
+  __shared__ held_pages held;
+  __shared__ int arrivals;
+  wait_for_predecessor();
+
+  const block_work block = plan_block<tile::query_rows>(p);
+  std::int32_t at = block.begin, row_begin = block.row_begin;
+  int row = block.row;
+  while (at < block.end) {
+    const row_work work = work_of<tile::query_rows>(p, row, false);
+    const std::int32_t row_end = row_begin + work.cost();
+    while (at < row_end && at < block.end) {
+      segment s;
+      at = next_segment<tile>(p, block, work, row, row_begin, at, s);
+      if (s.lines > 0) attend_segment<T, HeadSize, tile>(p, work, s, stages, held, arrivals);
+    }
+    row_begin = row_end;
+    ++row;
+  }
+  clear_dead_tokens<T, HeadSize>(p);
+}
+
+/// Raises the kernel's shared memory and launches it.
+template <class T, int HeadSize, int QueryWarps>
+void launch_split_tile(stream_ref at, const split_params& p) {
+  const auto kernel = split_attention_kernel<T, HeadSize, QueryWarps>;
+  constexpr int bytes = split_tile<HeadSize, QueryWarps>::shared_bytes;
+  STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  launch<split_params>(at, "paged_attention", kernel, dim3(p.op.kv_heads, p.block_groups),
+                       dim3(split_threads), p, bytes);
+}
+
+/// Defined in split_attention_<type>_<head size>.cu, one file an instantiation.
+template <class T, int HeadSize>
+void launch_split(stream_ref at, const split_params& p, int query_warps);
+
+#define STEPGRAPH_SPLIT_ATTENTION(T, HeadSize)                                            \
+  template <>                                                                             \
+  void launch_split<T, HeadSize>(stream_ref at, const split_params& p, int query_warps) { \
+    if (query_warps == 1) return launch_split_tile<T, HeadSize, 1>(at, p);                \
+    if (query_warps == 2) return launch_split_tile<T, HeadSize, 2>(at, p);                \
+    return launch_split_tile<T, HeadSize, 4>(at, p);                                      \
+  }
+
+}  // namespace stepgraph::detail

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention/paged_attention.hpp"
+
+namespace stepgraph::detail {
+
+/// Tile constants of the split-KV kernel that its plan needs; the rest is in split_tile.cuh.
+constexpr int split_warps = 4;
+constexpr int split_kv_tokens = 64;   // keys and values of one pipeline stage
+constexpr int split_max_chunks = 32;  // of a row, batch-invariant
+constexpr int split_chunk_tiles = 8;  // KV tiles of the shortest chunk, batch-invariant
+constexpr int split_invariant_warps = 2;
+
+/// Blocks that fit on one multiprocessor, by shared memory and by registers without spills.
+constexpr int split_occupancy(int head_size, int query_warps) {
+  return head_size == 64 && query_warps < 4 ? 3 : 2;
+}
+
+/// What may be varied to measure it.
+struct split_options {
+  int min_tiles = 4;      // KV tiles below which a block's share is not cut further
+  int oversubscribe = 1;  // grid over what is resident at once
+};
+
+/// Everything of a launch that the host decides, from the capture alone.
+struct split_plan {
+  int query_warps = 1;   // 1, 2 or 4: warps along the packed query rows, 16 rows each
+  int block_groups = 0;  // sets of a block for each KV head
+  int min_tiles = 0;
+  bool partials_by_row = false;  // batch-invariant: partials lie by row rather than by token
+  int max_chunks = 1;            // batch-invariant: of a row
+  std::size_t counters = 0;      // int32 words at the workspace's beginning, zero between launches
+  std::size_t workspace_bytes = 0;
+};
+
+split_plan plan_split(int multiprocessors, const paged_attention_params& p, const split_options& options);
+
+/// The kernel's argument.
+struct split_params {
+  paged_attention_params op;
+  std::int32_t capacity;  // cached tokens that the page table has room for
+  float* partials;        // after the counters
+  std::int32_t* counters;
+  std::int32_t block_groups;  // the grid is [kv_heads, block_groups]
+  std::int32_t group;         // query heads of a KV head
+  std::int32_t min_tiles;
+  std::int32_t partials_by_row;
+  std::int32_t max_chunks;
+};
+
+void split_attention_cuda(stream_ref at, const paged_attention_params& p, const split_options& options);
+
+}  // namespace stepgraph::detail

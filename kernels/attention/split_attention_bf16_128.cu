@@ -1,0 +1,5 @@
+#include "kernels/attention/split_attention.cuh"
+
+namespace stepgraph::detail {
+STEPGRAPH_SPLIT_ATTENTION(bf16, 128)
+}  // namespace stepgraph::detail

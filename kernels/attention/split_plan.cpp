@@ -1,0 +1,43 @@
+#include <algorithm>
+
+#include "graphs/error.hpp"
+#include "kernels/attention/split_attention.hpp"
+
+namespace stepgraph::detail {
+
+split_plan plan_split(int multiprocessors, const paged_attention_params& p, const split_options& options) {
+  split_plan plan;
+  const std::int64_t group = p.heads / std::max(p.kv_heads, 1);
+  const std::int64_t packed = (std::int64_t{p.tokens} + p.rows - 1) / std::max(p.rows, 1) * group;
+  // a row's usual queries fill the tile; any number of them is right, rows with more take several tiles
+  plan.query_warps = p.batch_invariant ? split_invariant_warps : packed <= 16 ? 1 : packed <= 32 ? 2 : 4;
+  const int resident = multiprocessors * split_occupancy(p.head_size, plan.query_warps);
+  plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
+  plan.min_tiles = options.min_tiles;
+  const std::int64_t tiles = ((p.page_columns << p.page_shift) + split_kv_tokens - 1) / split_kv_tokens;
+  STEPGRAPH_EXPECTS((p.rows + p.tokens * group / (16 * plan.query_warps)) * tiles < std::int64_t{1} << 31,
+                    "paged_attention: ", p.rows, " rows and ", p.tokens, " tokens of up to ", tiles,
+                    " KV tiles are more than the 2^31 that split-KV attention plans");
+  const std::size_t line =
+      sizeof(float) * (p.head_size + 4);  // one query's partial output, largest logit and sum
+  const std::int64_t tile_rows = 16 * plan.query_warps;
+  std::size_t partials = 0;
+  if (p.batch_invariant) {
+    const std::int64_t chunks =
+        std::clamp<std::int64_t>((tiles + split_chunk_tiles - 1) / split_chunk_tiles, 1, split_max_chunks);
+    const std::int64_t row_tokens = std::max<std::int64_t>(tile_rows / group, 1);
+    plan.partials_by_row = row_tokens * p.rows < p.tokens;
+    const std::int64_t tokens = plan.partials_by_row ? row_tokens * p.rows : p.tokens;
+    plan.counters = static_cast<std::size_t>(p.rows) * p.kv_heads;
+    plan.max_chunks = static_cast<int>(chunks);
+    partials = line * tokens * p.heads * chunks;
+  } else {
+    plan.counters = static_cast<std::size_t>(plan.block_groups) * p.kv_heads;
+    partials = line * tile_rows * 2 * plan.counters;  // a block leaves at most two units unfinished
+  }
+  plan.counters = (plan.counters + 63) / 64 * 64;
+  plan.workspace_bytes = plan.counters * sizeof(std::int32_t) + partials;
+  return plan;
+}
+
+}  // namespace stepgraph::detail

@@ -1,0 +1,180 @@
+#pragma once
+
+#include "kernels/attention/split_tile.cuh"
+
+namespace stepgraph::detail {
+
+/// What one row asks for, from device lengths.
+struct row_work {
+  std::int32_t first_token = 0;  // of the row, packed
+  std::int32_t tokens = 0;       // E
+  std::int32_t length = 0;       // in the cache, new tokens included
+  std::int32_t first_tile = 0;   // KV tile that the first token's window begins in
+  std::int32_t tiles = 0;        // KV tiles from there on; one where there is nothing to see
+  std::int32_t query_tiles = 0;
+  std::int32_t chunk = 0;  // batch-invariant: KV tiles of all its chunks but the last
+
+  __device__ std::int32_t base() const { return length - tokens; }
+  /// Of all its query tiles, for each KV head, in KV tiles.
+  __device__ std::int32_t cost() const { return query_tiles * tiles; }
+};
+
+/// A fault is rare and its report long: kept out of the kernels' straight code.
+inline __device__ __noinline__ void report_fault(const fault_sink& faults, int row, row_status status,
+                                          std::int64_t value) {
+  faults.report(op_id::paged_attention, row, status, value);
+}
+
+/// note: without branches, so that all loads are under way at once and the code stays short
+template <int QueryRows>
+__device__ __forceinline__ row_work work_of(const split_params& p, int row, bool report) {
+  const paged_attention_params& op = p.op;
+  const std::int32_t begin = op.cu_seqlens_q[row], end = op.cu_seqlens_q[row + 1];
+  const std::int32_t length = op.cache_seqlens[row];
+  row_work work;
+  work.first_token = min(max(begin, 0), op.tokens);
+  work.tokens = min(max(end, work.first_token), op.tokens) - work.first_token;
+  work.length = min(max(length, 0), p.capacity);
+  if (report && work.tokens > 0 && work.length != length)
+    report_fault(op.faults, row, row_status::length_clamped, length);
+  work.query_tiles = (work.tokens * p.group + QueryRows - 1) / QueryRows;
+  work.first_tile = op.window > 0 ? max(0, work.base() + 1 - op.window) / split_kv_tokens : 0;
+  work.tiles = max(1, (work.length + split_kv_tokens - 1) / split_kv_tokens - work.first_tile);
+  // note: several query tiles are work enough without chunks
+  work.chunk = work.query_tiles > 1
+                   ? work.tiles
+                   : max(split_chunk_tiles, (work.tiles + split_max_chunks - 1) / split_max_chunks);
+  return work;
+}
+
+/// A block's share of the step: one KV head, and KV tiles [begin, end) of the concatenation of all rows'
+/// query tiles. note: neighbouring blocks do the same tiles for all KV heads at about the same time, since a
+/// token's heads lie side by side in memory. A group is such a set of blocks; every group but the last has
+/// `share` tiles.
+struct block_work {
+  std::int32_t kv_head = 0;
+  std::int32_t group = 0;
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  std::int32_t share = 1;
+  std::int32_t row_begin = 0;  // where the first row's tiles begin
+  std::int32_t row = 0;
+};
+
+/// Every warp scans the rows' lengths for itself: one round of loads, no barrier, no node of its own.
+template <int QueryRows>
+__device__ block_work plan_block(const split_params& p) {
+  const int lane = threadIdx.x % 32;
+  const int rows_each = (p.op.rows + 31) / 32;
+  const int first_row = min(lane * rows_each, p.op.rows), last_row = min(first_row + rows_each, p.op.rows);
+  const bool report = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < 32;
+  int sum = 0;
+#pragma unroll 1
+  for (int row = first_row; row < last_row; ++row) sum += work_of<QueryRows>(p, row, report).cost();
+  int inclusive = sum;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int below = __shfl_up_sync(~0u, inclusive, distance);
+    if (lane >= distance) inclusive += below;
+  }
+  const int total = __shfl_sync(~0u, inclusive, 31), groups = p.block_groups;
+  block_work work;
+  work.kv_head = blockIdx.x;
+  work.group = blockIdx.y;
+  work.share = max((total + groups - 1) / groups, p.min_tiles);
+  // note: in 64 bits, since idle groups lie past the end
+  work.begin = static_cast<int>(min(std::int64_t{work.group} * work.share, std::int64_t{total}));
+  work.end = min(work.share, total - work.begin) + work.begin;
+  // the lane whose rows hold the beginning looks for the row
+  const int before = inclusive - sum;
+  const unsigned holder = __ballot_sync(~0u, before <= work.begin && work.begin < inclusive);
+  if (holder == 0) return work;  // nothing is left for this block
+  int row = first_row, row_begin = before;
+  if (rows_each > 1 && (holder >> lane & 1))
+#pragma unroll 1
+    for (; row < last_row - 1; ++row) {
+      const int cost = work_of<QueryRows>(p, row, false).cost();
+      if (work.begin < row_begin + cost) break;
+      row_begin += cost;
+    }
+  const int from = __ffs(holder) - 1;
+  work.row = __shfl_sync(~0u, row, from);
+  work.row_begin = __shfl_sync(~0u, row_begin, from);
+  return work;
+}
+
+/// A run of KV tiles of one unit, done by one block in one go.
+struct segment {
+  std::int32_t row;
+  std::int32_t kv_head;
+  std::int32_t first_line;  // of the unit's packed query rows in the row's, token-major
+  std::int32_t lines;       // packed query rows, 1 to the tile's
+  std::int32_t first_tile;  // KV tiles of the row [first_tile, last_tile)
+  std::int32_t last_tile;
+  std::int32_t part;  // which of the unit's `parts` this is
+  std::int32_t parts;
+  std::int32_t counter;    // of the unit
+  std::int64_t partials;   // first float of part 0
+  std::int32_t first_gap;  // floats from part 0 to part 1
+  std::int32_t gap;        // floats from any further part to the next
+
+  __device__ std::int64_t slot(int which) const {
+    return partials + (which == 0 ? 0 : first_gap + std::int64_t{which - 1} * gap);
+  }
+};
+
+/// The segment that begins at tile `at` of the concatenation. Returns where the next one does;
+/// batch-invariant chunks belong to the group in whose share they begin, and `lines` is 0 where none begins
+/// before the unit's end.
+template <class Tile>
+__device__ std::int32_t next_segment(const split_params& p, const block_work& block, const row_work& work,
+                                     int row, std::int32_t row_begin, std::int32_t at, segment& s) {
+  const int kv_heads = p.op.kv_heads, group = p.group;
+  const int query_tile = work.query_tiles == 1 ? 0 : (at - row_begin) / work.tiles;
+  const std::int32_t unit_begin = row_begin + query_tile * work.tiles;
+  int tile = at - unit_begin, count;
+  s.row = row;
+  s.kv_head = block.kv_head;
+  s.first_line = query_tile * Tile::query_rows;
+  s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
+  if (p.op.batch_invariant) {
+    const int begun = (tile + work.chunk - 1) / work.chunk * work.chunk;
+    if (begun >= work.tiles || unit_begin + begun >= block.end) {
+      s.lines = 0;
+      return min(unit_begin + work.tiles, block.end);
+    }
+    tile = begun;
+    count = min(work.chunk, work.tiles - tile);
+    s.part = tile / work.chunk;
+    s.parts = (work.tiles + work.chunk - 1) / work.chunk;
+    s.counter = row * kv_heads + s.kv_head;
+    const int lines = work.tokens * group;
+    const std::int64_t first =
+        p.partials_by_row ? std::int64_t{row} * (Tile::query_rows / group) : work.first_token;
+    s.partials = (first * p.op.heads + s.kv_head * lines) * p.max_chunks * Tile::slot_line;
+    s.first_gap = s.gap = lines * Tile::slot_line;
+  } else {
+    count = min(work.tiles - tile, block.end - at);
+    s.part = 0;
+    s.parts = 1;
+    s.counter = 0;
+    s.partials = s.first_gap = s.gap = 0;
+    if (count < work.tiles) {
+      // a block has two slots: one for a unit that began before it, one for a unit that it begins and does
+      // not end
+      const int first_group = unit_begin / block.share;
+      s.part = block.group - first_group;
+      s.parts = (unit_begin + work.tiles - 1) / block.share - first_group + 1;
+      s.counter = first_group * kv_heads + s.kv_head;
+      const int slot = Tile::query_rows * Tile::slot_line;
+      s.partials = (std::int64_t{2} * s.counter + 1) * slot;
+      s.first_gap = (2 * kv_heads - 1) * slot;
+      s.gap = 2 * kv_heads * slot;
+    }
+  }
+  s.first_tile = work.first_tile + tile;
+  s.last_tile = s.first_tile + count;
+  return unit_begin + tile + count;
+}
+
+}  // namespace stepgraph::detail

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention/split_attention.hpp"
+
+namespace stepgraph::detail {
+
+constexpr int split_threads = 32 * split_warps;
+
+/// Constants of one instantiation. `QueryWarps` warps lie along the packed query rows, 16 rows each; the
+/// others share the tile's keys between them, each with a softmax of its own until the end.
+template <int HeadSize, int QueryWarps>
+struct split_tile {
+  static constexpr int query_rows = 16 * QueryWarps;
+  static constexpr int kv_warps = split_warps / QueryWarps;
+  static constexpr int warp_tokens = split_kv_tokens / kv_warps;  // keys of a tile that one warp sees
+  static constexpr int stages = HeadSize == 128 ? 3 : 4;
+  static constexpr int line_bytes = HeadSize * 2;    // one key or value of one head
+  static constexpr int line_vectors = HeadSize / 8;  // 16-byte pieces of it, one a thread
+  static constexpr int pass_tokens = split_threads / line_vectors;
+  static constexpr int passes = split_kv_tokens / pass_tokens;
+  static constexpr int keys_bytes = split_kv_tokens * line_bytes;
+  static constexpr int stage_bytes = 2 * keys_bytes;  // keys, then values
+  // note: lines of the warps' outputs are 8 floats longer, which spreads a warp's stores over all banks
+  static constexpr int output_pitch = HeadSize + 8;
+  static constexpr int shared_bytes = stages * stage_bytes;
+  static constexpr int slot_line = HeadSize + 4;  // floats of a partial result a query row
+  static_assert(warp_tokens % 16 == 0, "a warp multiplies by 16 keys at a time");
+  static_assert(kv_warps * query_rows * (output_pitch + 2) * 4 <= shared_bytes,
+                "the warps' outputs take the pipeline's place");
+};
+
+/// What a block holds beside its pipeline stages.
+struct held_pages {
+  static constexpr int tiles = 8;              // of a ring, more than are ever on their way
+  std::int32_t pages[tiles][split_kv_tokens];  // page entry of each token of a coming tile
+  std::uint32_t live[tiles][2];                // tokens of a stage that are there, a bit each
+};
+
+/// 16-byte pieces of a line are permuted by the line's number, so that eight lines at one piece lie in
+/// different banks.
+__device__ __forceinline__ int swizzle(int piece, int line) {
+  return piece ^ (line & 7);
+}
+
+}  // namespace stepgraph::detail
