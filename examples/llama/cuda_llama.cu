@@ -233,6 +233,9 @@ class cuda_llama final : public llama_model {
                          .down = upload<T>(where, loading, {{layer.down}})});
     output_norm_ = upload_floats(where, loading, weights.output_norm);
     rope_table_ = upload_floats(where, loading, rope_values());
+    attention_workspace_ = buffer(device_memory(where), attention_workspace_bytes());
+    loading.ref().fill(attention_workspace_.data(), 0, attention_workspace_.bytes());
+    loading.synchronize();
     check_cublas(cublasCreate(&cublas_), "cublasCreate");
     check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
   }
@@ -386,28 +389,46 @@ class cuda_llama final : public llama_model {
                          .head_size = config_.head_size});
   }
 
+  paged_attention_params attention_shape(int rows, int tokens) const {
+    return {.type = cache_type_,
+            .page_columns = 1,
+            .tokens = tokens,
+            .rows = rows,
+            .heads = config_.heads,
+            .kv_heads = config_.kv_heads,
+            .head_size = config_.head_size,
+            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_size))};
+  }
+
+  /// Enough for every bucket: what a launch needs depends on how many of a row's queries share a tile alone.
+  std::size_t attention_workspace_bytes() const {
+    std::size_t bytes = 0;
+    for (int tokens = 1; tokens <= 64; ++tokens)
+      bytes = std::max(bytes, paged_attention_workspace_bytes(where_, attention_shape(1, tokens)));
+    return bytes;
+  }
+
   void attend(const step_context& step, const scratch& s, int l) const {
-    paged_attention(step.stream, {.type = cache_type_,
-                                  .query = s.query,
-                                  .output = s.attended,
-                                  .cache = step.kv->layers[l],
-                                  .page_table = step.page_table,
-                                  .page_table_stride = step.page_table_stride,
-                                  .page_columns = step.page_columns,
-                                  .row_of = step.row_of,
-                                  .causal_length = step.causal_length,
-                                  .tokens = step.key.tokens,
-                                  .rows = step.key.rows,
-                                  .heads = config_.heads,
-                                  .kv_heads = config_.kv_heads,
-                                  .head_size = config_.head_size,
-                                  .page_shift = step.page_shift,
-                                  .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_size)),
-                                  .faults = step.faults});
+    paged_attention_params params = attention_shape(step.key.rows, step.key.tokens);
+    params.query = s.query;
+    params.output = s.attended;
+    params.cache = step.kv->layers[l];
+    params.page_table = step.page_table;
+    params.page_table_stride = step.page_table_stride;
+    params.page_columns = step.page_columns;
+    params.row_of = step.row_of;
+    params.causal_length = step.causal_length;
+    params.page_shift = step.page_shift;
+    params.faults = step.faults;
+    params.cu_seqlens_q = step.cu_seqlens_q;
+    params.cache_seqlens = step.cache_seqlens;
+    params.workspace = attention_workspace_.data();
+    params.workspace_bytes = attention_workspace_.bytes();
+    paged_attention(step.stream, params);
   }
 
   device where_;
-  buffer workspace_, embedding_, output_, output_norm_, rope_table_;
+  buffer workspace_, attention_workspace_, embedding_, output_, output_norm_, rope_table_;
   std::vector<layer> layers_;
   cublasHandle_t cublas_ = nullptr;
 };

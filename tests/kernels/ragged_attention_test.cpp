@@ -12,7 +12,7 @@ using namespace stepgraph;
 namespace {
 
 template <class T>
-constexpr double tolerance_of = std::is_same_v<T, float> ? 1e-5
+constexpr double tolerance_of = std::is_same_v<T, float> ? 5e-5  // float32 sums of up to 128K terms
                                 : std::is_same_v<T, f16> ? 2e-3
                                                          : 1e-2;
 

@@ -42,6 +42,8 @@ TEST_CASE("a request grows by the pages its tokens need, and says so in patches"
   CHECK(table.fresh(request));
   CHECK(table.pages_needed(request, 16) == 1);
   CHECK(table.grow(request, 16, patches) == 1);
+  CHECK(table.fresh(request));  // until a step with its tokens is under way
+  table.note_step(request, 1, 16);
   CHECK_FALSE(table.fresh(request));
   CHECK(patches[0].index == 0);
   CHECK(table.grow(request, 0, patches) == 0);
@@ -68,4 +70,39 @@ TEST_CASE("coverage: every count up to the largest maps to the smallest bucket t
   CHECK(bucket_policy::exactly({3, 5}).bucket_for(4) == 5);
   CHECK_THROWS_AS(bucket_policy::exactly({5, 3}), invalid_argument);
   CHECK_THROWS_AS(bucket_policy::exactly({0}), invalid_argument);
+}
+
+TEST_CASE("growth for a step that was not launched is taken back") {
+  request_table table(1, 64, 4, 9);
+  const request_id request = table.open();
+  page_patch patches[8];
+  table.grow(request, 16, patches);
+  const line_growth before = table.state_of(request);
+  CHECK(table.grow(request, 30, patches) == 2);
+  table.shrink(before, 5);
+  CHECK(table.length_bound(request) == 16);
+  CHECK(table.pages().free_pages() == 5);
+  table.pages().reclaim(5);
+  CHECK(table.pages().free_pages() == 7);
+  CHECK(table.grow(request, 16, patches) == 1);
+  CHECK(patches[0].index == 1);
+}
+
+TEST_CASE(
+    "the bound settles with the results, unless a later step is under way or the line has a new owner") {
+  request_table table(1, 64, 4, 9);
+  request_id request = table.open();
+  page_patch patches[8];
+  table.grow(request, 9, patches);
+  table.note_step(request, 1, 9);
+  table.grow(request, 9, patches);
+  table.note_step(request, 2, 9);
+  table.settle(request, 1, 3);
+  CHECK(table.length_bound(request) == 18);
+  table.settle(request, 2, 4);
+  CHECK(table.length_bound(request) == 4);
+  table.close(request, 2);
+  request = table.open();
+  table.settle(request, 2, 4);
+  CHECK(table.length_bound(request) == 0);
 }
