@@ -61,7 +61,8 @@ struct row_lengths {
     return seq_lens[row] + delta + (delta_by_row ? delta_by_row[row] : 0);
   }
 
-  // note: n and the row's numbers are read together, not one after the other: a dead row's are there, but not used
+  // note: n and the row's numbers are read together, not one after the other: a dead row's are there, but not
+  // used
   STEPGRAPH_HD std::int64_t length(int row) const {
     const std::int64_t value = raw(row);
     const std::int64_t kept = value < 0 ? 0 : value > cap ? cap : value;

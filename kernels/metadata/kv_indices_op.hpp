@@ -79,9 +79,10 @@ struct kv_indices_op {
     }
     packed_output<slot_converter> out{
         {p.source, p.page_map, p.slot_map, p.skip, line.start}, p.indices, first, p.capacity};
-    map_columns(team,
-                token_entries{p.source.line(request), p.source.page_granular ? p.source.page_shift : 0, line.start},
-                out, begin, end);
+    map_columns(
+        team,
+        token_entries{p.source.line(request), p.source.page_granular ? p.source.page_shift : 0, line.start},
+        out, begin, end);
     if (out.converter.bad() >= 0)
       p.faults.report(id, row, row_status::slot_out_of_range, std::int64_t{out.converter.bad()} + line.start);
   }
@@ -129,11 +130,15 @@ struct unified_kv_indices_op {
 
   STEPGRAPH_HD static constexpr int least_columns() { return 1024; }
   STEPGRAPH_HD int lines() const { return p.lengths.rows; }
-  STEPGRAPH_HD std::int64_t raw_prefix(int row) const { return p.prefix_indptr[row + 1] - p.prefix_indptr[row]; }
+  STEPGRAPH_HD std::int64_t raw_prefix(int row) const {
+    return p.prefix_indptr[row + 1] - p.prefix_indptr[row];
+  }
   STEPGRAPH_HD line load(int row) const {
     if (row >= p.lengths.live()) return {0, 0};  // prefix_indptr past n is not read
     const std::int64_t length = raw_prefix(row);
-    const auto prefix = static_cast<std::int32_t>(length < 0 ? 0 : length > p.lengths.cap ? p.lengths.cap : length);
+    const auto prefix = static_cast<std::int32_t>(length < 0               ? 0
+                                                  : length > p.lengths.cap ? p.lengths.cap
+                                                                           : length);
     return {prefix + p.query.count(p.lengths, row), prefix};
   }
 
@@ -167,8 +172,13 @@ struct unified_kv_indices_op {
     const std::int64_t first_query = cut(queries);
     const std::int64_t kept = cut(queries + line.columns - line.prefix) - first_query;
     if (end > line.prefix + kept) end = static_cast<std::int32_t>(line.prefix + kept);
-    const unified_entries in{p.prefix_indices, p.extend_indices, p.prefix_indptr[row], p.prefix_count,
-                             p.extend_start ? p.extend_start[row] : first_query, p.extend_count, line.prefix};
+    const unified_entries in{p.prefix_indices,
+                             p.extend_indices,
+                             p.prefix_indptr[row],
+                             p.prefix_count,
+                             p.extend_start ? p.extend_start[row] : first_query,
+                             p.extend_count,
+                             line.prefix};
     packed_output<unified_converter> out{{in, p.skip}, p.indices, prefixes + first_query, p.capacity};
     map_columns(team, in, out, begin, end);
     if (out.converter.bad_column >= 0)
@@ -176,13 +186,16 @@ struct unified_kv_indices_op {
   }
 
  private:
-  STEPGRAPH_HD std::int64_t cut(std::int64_t tokens) const { return tokens < p.query.tokens ? tokens : p.query.tokens; }
+  STEPGRAPH_HD std::int64_t cut(std::int64_t tokens) const {
+    return tokens < p.query.tokens ? tokens : p.query.tokens;
+  }
 
   STEPGRAPH_HD void report_row(int row, const line& mine, std::int64_t all_queries, std::int64_t end) const {
     if (row >= p.lengths.live()) return;
     p.lengths.length_reported(row, p.faults, id);
     if (raw_prefix(row) != mine.prefix) p.faults.report(id, row, row_status::length_clamped, raw_prefix(row));
-    if (p.query.raw(row) != mine.columns - mine.prefix || all_queries > p.query.tokens)
+    const std::int32_t count = mine.columns - mine.prefix;
+    if (p.query.raw(row) != count || (count > 0 && all_queries > p.query.tokens))
       p.faults.report(id, row, row_status::query_count_clamped, p.query.raw(row));
     if (mine.columns > 0 && end > p.capacity) p.faults.report(id, row, row_status::capacity_exceeded, end);
   }
