@@ -33,8 +33,8 @@ inline void check_cached(const char* op, const row_lengths& lengths, const page_
   check_lengths(op, lengths);
   check_source(op, source);
   STEPGRAPH_EXPECTS(requests.data, op, ": requests is null");
-  STEPGRAPH_EXPECTS(lengths.cap <= source.token_columns(), op, ": lengths.cap ", lengths.cap, " is over the source's ",
-                    source.token_columns(), " tokens");
+  STEPGRAPH_EXPECTS(lengths.cap <= source.token_columns(), op, ": lengths.cap ", lengths.cap,
+                    " is over the source's ", source.token_columns(), " tokens");
 }
 
 inline void check_query(const char* op, const query_tokens& query) {
@@ -44,7 +44,8 @@ inline void check_query(const char* op, const query_tokens& query) {
 }
 
 /// Prefix sums over `count` numbers of at most `most` each.
-inline void check_sums(const char* op, const char* name, const index_sink& cu, std::int64_t count, std::int64_t most) {
+inline void check_sums(const char* op, const char* name, const index_sink& cu, std::int64_t count,
+                       std::int64_t most) {
   STEPGRAPH_EXPECTS(!cu || cu.wide || count * most <= INT32_MAX, op, ": ", count, " numbers of up to ", most,
                     " overflow the int32 prefix sums ", name, "; offer int64");
 }
@@ -60,8 +61,8 @@ inline void check_table(const char* op, const char* name, const table_sink& tabl
   if (!table) return;
   // note: columns are int32 in kernels, with room for a block's stride past the end
   constexpr std::int64_t most = INT32_MAX - (1 << 16);
-  STEPGRAPH_EXPECTS(table.columns >= needed, op, ": ", name, " has ", table.columns, " columns, the longest row needs ",
-                    needed);
+  STEPGRAPH_EXPECTS(table.columns >= needed, op, ": ", name, " has ", table.columns,
+                    " columns, the longest row needs ", needed);
   STEPGRAPH_EXPECTS(table.columns <= most, op, ": ", name, " has ", table.columns, " columns, at most ", most,
                     " are supported");
   STEPGRAPH_EXPECTS(table.stride >= table.columns || lines == 1, op, ": ", name, "_stride ", table.stride,

@@ -4,8 +4,8 @@
 
 #include "kernels/guard.hpp"
 
-/// How a team moves the columns of a line: all loads of a thread before its first store, 16 bytes at a time where
-/// both sides are aligned, one entry at a time elsewhere.
+/// How a team moves the columns of a line: all loads of a thread before its first store, 16 bytes at a time
+/// where both sides are aligned, one entry at a time elsewhere.
 namespace stepgraph {
 
 /// Four int32, moved by one access.
@@ -13,7 +13,9 @@ struct alignas(16) quad {
   std::int32_t v[4];
 };
 
-STEPGRAPH_HD bool aligned16(const void* pointer) { return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0; }
+STEPGRAPH_HD bool aligned16(const void* pointer) {
+  return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0;
+}
 
 /// Column x is entry[x << shift]: slots of the first tokens of pages, or, with shift 0, a whole line.
 struct strided_entries {
@@ -39,7 +41,9 @@ struct repeated_entries {
 };
 
 /// Columns worth a block's while, of loads of 16 bytes or of one entry a thread.
-STEPGRAPH_HD int least_columns_of(int shift) { return shift == 0 ? 1024 : 256; }
+STEPGRAPH_HD int least_columns_of(int shift) {
+  return shift == 0 ? 1024 : 256;
+}
 
 /// Moves columns [begin, end) of `in` through `out`, which has
 ///   value convert(x, entry)                    what column x becomes; may read maps, must not write
@@ -92,7 +96,8 @@ STEPGRAPH_HD void map_columns(Team& team, const In& in, Out& out, std::int32_t b
       if (first + i * step < end) out.store(x + i * step, values[i]);
   }
 #else
-  for (std::int32_t x = begin + team.rank(); x < end; x += team.size()) out.store(x, out.convert(x, in.one(x)));
+  for (std::int32_t x = begin + team.rank(); x < end; x += team.size())
+    out.store(x, out.convert(x, in.one(x)));
 #endif
 }
 
@@ -107,7 +112,8 @@ struct tail_rule {
   std::int32_t multiple = 1;  // columns
   std::int32_t value = -1;
 
-  /// Columns written of a line with `live` ones in a table of `width`; `is_live`: the line is one of the step's.
+  /// Columns written of a line with `live` ones in a table of `width`; `is_live`: the line is one of the
+  /// step's.
   STEPGRAPH_HD std::int32_t written(std::int32_t live, std::int64_t width, bool is_live = true) const {
     if (mode == tail_mode::none) return live;
     if (mode == tail_mode::whole) return static_cast<std::int32_t>(width);
@@ -131,8 +137,8 @@ struct table_sink {
 
 /// Writes `value` to columns [begin, end) of `lines` lines from `line` on.
 template <class Team>
-STEPGRAPH_HD void fill_columns(Team& team, std::int32_t* line, std::int64_t stride, int lines, std::int32_t begin,
-                               std::int32_t end, std::int32_t value) {
+STEPGRAPH_HD void fill_columns(Team& team, std::int32_t* line, std::int64_t stride, int lines,
+                               std::int32_t begin, std::int32_t end, std::int32_t value) {
   for (int i = 0; i < lines; ++i)
     for (std::int32_t x = begin + team.rank(); x < end; x += team.size()) line[i * stride + x] = value;
 }

@@ -56,22 +56,28 @@ struct row_lengths {
 
   STEPGRAPH_HD int live() const { return live_count(live_rows, rows); }
 
+  // note: n and the row's numbers are all read before the first of them is used, so that one latency covers
+  // them; a dead row's numbers are there, but not used
+
   /// What the embedder's numbers say, before the clamp.
   STEPGRAPH_HD std::int64_t raw(int row) const {
-    return seq_lens[row] + delta + (delta_by_row ? delta_by_row[row] : 0);
+    const std::int64_t given = seq_lens[row];
+    const std::int64_t added = delta + std::int64_t{delta_by_row ? delta_by_row[row] : 0};
+    return given + added;
   }
 
-  // note: n and the row's numbers are read together, not one after the other: a dead row's are there, but not used
   STEPGRAPH_HD std::int64_t length(int row) const {
+    const std::int32_t n = *live_rows;
     const std::int64_t value = raw(row);
     const std::int64_t kept = value < 0 ? 0 : value > cap ? cap : value;
-    return row < live() ? kept : 0;
+    return row < n && row < rows ? kept : 0;
   }
 
   /// The same, reporting a length that had to be clamped.
   STEPGRAPH_HD std::int64_t length_reported(int row, const fault_sink& faults, op_id op) const {
+    const std::int32_t n = *live_rows;
     const std::int64_t value = raw(row);
-    if (row >= live()) return 0;
+    if (row >= n || row >= rows) return 0;
     return clamp_reported(value, 0, cap, faults, op, row, row_status::length_clamped);
   }
 };

@@ -31,15 +31,15 @@ class block_team {
   storage& shared_;
 };
 
-/// What a launch of the driver looks like: `x` blocks beside each other, each with a line of its own but the first,
-/// `parts` of them for every line.
+/// What a launch of the driver looks like: `x` blocks beside each other, each with a line of its own but the
+/// first, `parts` of them for every line.
 struct tile_grid {
   int x;
   int parts;
 };
 
-/// About two blocks a multiprocessor (one where there are few lines), never fewer than one a line, unless there are
-/// very many of these. A line's blocks are a power of two, so that kernels divide by shifts.
+/// About two blocks a multiprocessor (one where there are few lines), never fewer than one a line, unless
+/// there are very many of these. A line's blocks are a power of two, so that kernels divide by shifts.
 inline tile_grid grid_for(int lines, int multiprocessors, int blocks_a_multiprocessor = 0) {
   if (blocks_a_multiprocessor == 0) blocks_a_multiprocessor = lines > 8 ? 2 : 1;
   const int wanted = blocks_a_multiprocessor * multiprocessors;
@@ -49,9 +49,10 @@ inline tile_grid grid_for(int lines, int multiprocessors, int blocks_a_multiproc
   return {x, parts};
 }
 
-/// Columns of the head that each of a line's blocks begins with: the line in equal parts, unless that is too little
-/// for a block or more than `most`. Multiples of 128, which keep accesses aligned.
-__device__ __forceinline__ std::int32_t head_columns(std::int32_t columns, std::int32_t least, std::int32_t most) {
+/// Columns of the head that each of a line's blocks begins with: the line in equal parts, unless that is too
+/// little for a block or more than `most`. Multiples of 128, which keep accesses aligned.
+__device__ __forceinline__ std::int32_t head_columns(std::int32_t columns, std::int32_t least,
+                                                     std::int32_t most) {
   const auto parts = static_cast<std::int32_t>(gridDim.y);  // a power of two
   const std::int32_t even = (((columns + parts - 1) >> (31 - __clz(parts))) + 127) & ~127;
   return even < least ? least : even < most ? even : most;
@@ -64,13 +65,14 @@ struct help_storage {
   std::int32_t first_tile[tile_threads];  // of the line, among the tiles of this round
 };
 
-/// Hands a block its tiles one after another: heads of its own lines, then its share of all tiles past the heads, by
-/// index in their concatenation. All threads of the block ask together and get the same answer.
+/// Hands a block its tiles one after another: heads of its own lines, then its share of all tiles past the
+/// heads, by index in their concatenation. All threads of the block ask together and get the same answer.
 template <class Op>
 class tile_queue {
  public:
   /// `mine`: the line of this thread's rank, read early so that help need not wait for it.
-  __device__ tile_queue(const Op& op, block_team& team, help_storage<Op>& shared, const typename Op::line& mine)
+  __device__ tile_queue(const Op& op, block_team& team, help_storage<Op>& shared,
+                        const typename Op::line& mine)
       : op_(op), team_(team), shared_(shared), mine_(mine), lines_(op.lines()) {}
 
   int index;
@@ -79,9 +81,11 @@ class tile_queue {
 
   __device__ bool next() { return next_head() || (helps_ && next_shared()); }
 
-  /// Whether some line is longer than all its heads, asked before the block's own work: where none is, nothing follows
-  /// that work, and the block ends with it.
+  /// Whether some line is longer than all its heads, asked before the block's own work: where none is,
+  /// nothing follows that work, and the block ends with it. The same barrier makes the lines read so far
+  /// known to the whole block.
   __device__ void ask() {
+    shared_.line[threadIdx.x] = mine_;
     int longer = tiles_of(mine_);
     for (int other = tile_threads + static_cast<int>(threadIdx.x); other < lines_; other += tile_threads)
       longer |= tiles_of(op_.load(other));
@@ -107,7 +111,7 @@ class tile_queue {
     while (blockIdx.x > 0 && head_index_ < lines_) {
       index = head_index_;
       head_index_ += static_cast<int>(gridDim.x) - 1;
-      line = op_.load(index);
+      line = index < tile_threads ? shared_.line[index] : op_.load(index);
       const std::int64_t each = head(line);
       if (set(blockIdx.y * each, each)) return true;
     }
@@ -126,8 +130,7 @@ class tile_queue {
       if (shared_.first_tile[low + step] <= wanted) low += step;
     index = base_ + low;
     line = shared_.line[low];
-    return set(std::int64_t{head(line)} * gridDim.y +
-                   std::int64_t{wanted - shared_.first_tile[low]} * tile,
+    return set(std::int64_t{head(line)} * gridDim.y + std::int64_t{wanted - shared_.first_tile[low]} * tile,
                tile);
   }
 
@@ -170,19 +173,19 @@ class tile_queue {
   std::int32_t tile_index_ = static_cast<std::int32_t>(blockIdx.y * gridDim.x + blockIdx.x);
 };
 
-/// Blocks that must fit on a multiprocessor: an op whose `small` is true takes so few registers that the next kernel's
-/// blocks find room beside this one's.
+/// Blocks that must fit on a multiprocessor: an op whose `small` is true takes so few registers that the next
+/// kernel's blocks find room beside this one's.
 template <class Op>
 constexpr int min_blocks = 2;
 template <class Op>
-  requires Op::small
-constexpr int min_blocks<Op> = 4;
+requires Op::small constexpr int min_blocks<Op> = 4;
 
 // grid: (lines + 1) x parts, about two blocks a multiprocessor; one block for an op of vectors alone
-// block (0, 0) makes the vectors, block (1 + i, part) that head of line i, all of them what is left of longer lines
+// block (0, 0) makes the vectors, block (1 + i, part) that head of line i, all of them what is left of longer
+// lines
 //
-// note: the successor is let in after the wait and not before it. Else it and its own successor fill multiprocessors
-// as blocks of the kernel before this one end, unevenly: that costs long rows 10%.
+// note: the successor is let in after the wait and not before it. Else it and its own successor fill
+// multiprocessors as blocks of the kernel before this one end, unevenly: that costs long rows 10%.
 template <class Op, bool early_trigger = false>
 __global__ void __launch_bounds__(tile_threads, min_blocks<Op>) run_tiles(const __grid_constant__ Op op) {
   __shared__ block_team::storage scan_storage;

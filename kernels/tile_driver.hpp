@@ -9,34 +9,36 @@
 #include "kernels/guard.hpp"
 #include "kernels/kernel_registry.hpp"
 
-/// One driver for every bookkeeping op. An op is a small trivially copyable struct that says what it does to lines and
-/// columns; the driver decides where that runs, so an op knows nothing of grids, blocks or threads:
+/// One driver for every bookkeeping op. An op is a small trivially copyable struct that says what it does to
+/// lines and columns; the driver decides where that runs, so an op knows nothing of grids, blocks or threads:
 ///
 ///   struct my_op {
 ///     static constexpr const char* name = "my_op";
-///     static constexpr int tile_columns = 4096;        // columns worth one block's while; 0: vectors only
-///     template <class Team> void vectors(Team&) const; // the fixed-size vectors, once, by one team
+///     static constexpr int tile_columns = 4096;         // columns worth one block's while; 0: vectors only
+///     template <class Team> void vectors(Team&) const;  // the fixed-size vectors, once, by one team
 ///
 ///     // and, unless it is of vectors alone:
-///     struct line { std::int32_t columns; ... };       // what a tile needs to know of its line
-///     int lines() const;                               // lines captured: rows or tokens, times tables
-///     line load(int index) const;                      // from device memory; columns 0 where nothing is written
-///     int least_columns() const;                       // a multiple of 128 worth a block's while
-///     template <class Team> void tile(Team&, int index, const line&, std::int32_t begin, std::int32_t end) const;
+///     struct line { std::int32_t columns; ... };  // what a tile needs to know of its line
+///     int lines() const;                          // lines captured: rows or tokens, times tables
+///     line load(int index) const;                 // from device memory; columns 0 where nothing is written
+///     int least_columns() const;                  // a multiple of 128 worth a block's while
+///     template <class Team>
+///     void tile(Team&, int index, const line&, std::int32_t begin, std::int32_t end) const;
 ///   };
 ///
-/// A line is whatever has columns of its own: one row of one table, say. Several tables of a row whose columns agree
-/// share a line and its loads; tables of other widths have lines of their own (`index` then names table and row).
-/// `load` must not report faults: many teams call it. Every other member is called once for its part of the work.
+/// A line is whatever has columns of its own: one row of one table, say. Several tables of a row whose
+/// columns agree share a line and its loads; tables of other widths have lines of their own (`index` then
+/// names table and row). `load` must not report faults: many teams call it. Every other member is called once
+/// for its part of the work.
 ///
 /// A team is the threads that work on one piece: a block on the GPU, one thread on the host. It has `rank()`,
-/// `size()`, `sync()` and `exclusive_sum(value)`; all threads of a team take the same way to the last two. Loops over
-/// a team are written `for (i = rank; i < end; i += size)`.
+/// `size()`, `sync()` and `exclusive_sum(value)`; all threads of a team take the same way to the last two.
+/// Loops over a team are written `for (i = rank; i < end; i += size)`.
 ///
-/// On the GPU the grid is sized by the device and the batch, never by the captured width ("own row first, then
-/// help"): block 0 makes the vectors, the others begin with the head of a line of their own, as many blocks a line as
-/// there are, and only if some line is longer than all its heads do the blocks scan the lines' lengths and share out
-/// the remaining tiles by index.
+/// On the GPU the grid is sized by the device and the batch, never by the captured width ("own row first,
+/// then help"): block 0 makes the vectors, the others begin with the head of a line of their own, as many
+/// blocks a line as there are, and only if some line is longer than all its heads do the blocks scan the
+/// lines' lengths and share out the remaining tiles by index.
 namespace stepgraph {
 
 /// A team of one: the host's.

@@ -58,7 +58,8 @@ struct compressed_metadata_op {
   }
 
   template <class Team>
-  STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin, std::int32_t end) const {
+  STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin,
+                         std::int32_t end) const {
     const int which = index / p.tokens, token = index % p.tokens;
     const compression_level& level = p.level[which];
     const int shift = p.page_shift - level.ratio_shift;
@@ -68,19 +69,21 @@ struct compressed_metadata_op {
     const bool cut = line.live > most;
     if (cut) readable.live = static_cast<std::int32_t>(most);
     if (team.rank() == 0 && begin == 0 && (cut || !line.source) && line.live > 0)
-      p.faults.report(id, token, line.source ? row_status::length_clamped : row_status::request_out_of_range, line.live);
+      p.faults.report(id, token, line.source ? row_status::length_clamped : row_status::request_out_of_range,
+                      line.live);
     const std::int32_t split = cut && begin < readable.live ? readable.live : begin;
     const std::int32_t read_end = cut ? (end < split ? end : split) : end;
     if (begin < read_end)
-      write_line(team, level.page_indices, readable, token, 1, begin, read_end, repeated_entries{line.source, shift},
-                 compressed_converter{shift, level.page_indices.skip});
+      write_line(team, level.page_indices, readable, token, 1, begin, read_end,
+                 repeated_entries{line.source, shift}, compressed_converter{shift, level.page_indices.skip});
     std::int32_t* const to = level.page_indices.line(token);
     for (std::int32_t x = read_end + team.rank(); x < end; x += team.size())
       to[x] = x < line.live ? level.page_indices.skip : level.page_indices.tail.value;
   }
 
  private:
-  STEPGRAPH_HD void level_vectors(const compression_level& level, int token, std::int32_t c, std::int64_t loc) const {
+  STEPGRAPH_HD void level_vectors(const compression_level& level, int token, std::int32_t c,
+                                  std::int64_t loc) const {
     const std::int32_t length = c >> level.ratio_shift;
     const bool complete = c > 0 && (c & ((1 << level.ratio_shift) - 1)) == 0;
     if (level.out_loc)

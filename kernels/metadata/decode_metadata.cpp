@@ -28,8 +28,8 @@ void detail::check_decode_tables(const char* op, const decode_metadata_params& p
   check_map(op, "window.full_to_swa", window.full_to_swa);
   check_map(op, "window.page_map", window.page_map);
   check_table(op, "window.page_table",
-                      {window.page_table, window.page_table_stride, p.page_columns, window.skip, p.tail},
-                      p.lengths.rows, pages);
+              {window.page_table, window.page_table_stride, p.page_columns, window.skip, p.tail},
+              p.lengths.rows, pages);
 }
 
 void decode_metadata(stream_ref at, const decode_metadata_params& params) {
@@ -44,7 +44,9 @@ void decode_metadata(stream_ref at, const decode_metadata_params& params) {
   launch_tiles(at, decode_metadata_op{params});
 }
 
-void multi_head_metadata(stream_ref at, const decode_metadata_params& params) { decode_metadata(at, params); }
+void multi_head_metadata(stream_ref at, const decode_metadata_params& params) {
+  decode_metadata(at, params);
+}
 
 void draft_extend_metadata(stream_ref at, decode_metadata_params params) {
   params.cu_seqlens_q_mode = query_mode::cumulative;

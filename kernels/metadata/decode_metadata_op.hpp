@@ -16,8 +16,8 @@ struct window_output {
   mapped_page_converter window;
   page_converter page;
   index_map page_map;
-  std::int32_t skip;          // of the page table
-  std::int32_t* line;         // of the page table, or null
+  std::int32_t skip;   // of the page table
+  std::int32_t* line;  // of the page table, or null
   std::int32_t* window_line;
 
   STEPGRAPH_HD value convert(std::int32_t x, std::int32_t entry) {
@@ -40,8 +40,8 @@ struct window_output {
   STEPGRAPH_HD bool by_four() const { return aligned16(line) && aligned16(window_line); }
 };
 
-/// Body of `decode_metadata` where lengths, their sums and the page table are all that is asked for: small, as this is
-/// the commonest of a step's nodes. A line is a row.
+/// Body of `decode_metadata` where lengths, their sums and the page table are all that is asked for: small,
+/// as this is the commonest of a step's nodes. A line is a row.
 struct plain_decode_metadata_op {
   static constexpr const char* name = "decode_metadata";
   static constexpr op_id id = op_id::decode_metadata;
@@ -136,8 +136,13 @@ struct decode_metadata_op {
     std::int32_t* const window_to = p.window.page_table + row * p.window.page_table_stride;
     if (line.source) {
       const bool by_slot = static_cast<bool>(p.window.full_to_swa);
-      window_output out{{p.source, by_slot ? p.window.full_to_swa : p.window.page_map, by_slot, p.window.skip},
-                        {p.source, -1}, p.page_map, p.skip, to, window_to};
+      window_output out{
+          {p.source, by_slot ? p.window.full_to_swa : p.window.page_map, by_slot, p.window.skip},
+          {p.source, -1},
+          p.page_map,
+          p.skip,
+          to,
+          window_to};
       map_columns<1>(team, strided_entries{line.source, p.source.column_shift()}, out, begin, live_end);
       const std::int32_t bad = out.page.bad() >= 0 ? out.page.bad() : out.window.bad();
       if (bad >= 0) p.faults.report(id, row, row_status::slot_out_of_range, bad);
@@ -153,9 +158,11 @@ struct decode_metadata_op {
   STEPGRAPH_HD std::int64_t window_slot(int token) const {
     const token_place at = place_of(p.lengths, p.query, p.cu_seqlens_q, token);
     if (at.causal == 0) return -1;
-    const std::int64_t slot = slot_reported(p.source, p.requests[at.row], at.causal - 1, p.faults, id, at.row);
-    return p.window.full_to_swa ? slot_by_slot_map(p.window.full_to_swa, slot, p.faults, id, at.row)
-                                : slot_by_page_map(p.window.page_map, slot, p.source.page_shift, p.faults, id, at.row);
+    const std::int64_t slot =
+        slot_reported(p.source, p.requests[at.row], at.causal - 1, p.faults, id, at.row);
+    return p.window.full_to_swa
+               ? slot_by_slot_map(p.window.full_to_swa, slot, p.faults, id, at.row)
+               : slot_by_page_map(p.window.page_map, slot, p.source.page_shift, p.faults, id, at.row);
   }
 };
 

@@ -15,7 +15,8 @@ void draft_steps_metadata(stream_ref at, const draft_steps_metadata_params& para
   detail::check_map(op, "page_map", p.decode.page_map);
   detail::check_sums(op, "cu_seqlens_k", p.cu_seqlens_k, p.decode.lengths.rows, p.decode.lengths.cap);
   detail::check_decode_tables(op, p.decode);
-  STEPGRAPH_EXPECTS(!p.decode.window.out_cache_loc, op, ": window.out_cache_loc is not an output of draft steps");
+  STEPGRAPH_EXPECTS(!p.decode.window.out_cache_loc, op,
+                    ": window.out_cache_loc is not an output of draft steps");
   p.decode.lengths.delta = p.steps;
   p.decode.lengths.delta_by_row = nullptr;
   launch_tiles(at, draft_steps_metadata_op{p});

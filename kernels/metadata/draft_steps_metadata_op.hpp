@@ -5,8 +5,8 @@
 
 namespace stepgraph {
 
-/// Body of `draft_steps_metadata`. The first lines are the steps, each with its vectors for its one column, so that
-/// steps run beside each other; then come the rows of the page tables.
+/// Body of `draft_steps_metadata`. The first lines are the steps, each with its vectors for its one column,
+/// so that steps run beside each other; then come the rows of the page tables.
 struct draft_steps_metadata_op {
   static constexpr const char* name = "draft_steps_metadata";
   static constexpr op_id id = op_id::draft_steps_metadata;
@@ -23,13 +23,15 @@ struct draft_steps_metadata_op {
   STEPGRAPH_HD void vectors(Team&) const {}
 
   template <class Team>
-  STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin, std::int32_t end) const {
+  STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin,
+                         std::int32_t end) const {
     if (index >= p.steps) return decode_metadata_op{p.decode}.tile(team, index - p.steps, line, begin, end);
     step_vectors(team, index);
   }
 
  private:
-  // note: a row's first slot is looked up before the sums, which its latency then covers; drafts have one token a row
+  // note: a row's first slot is looked up before the sums, which its latency then covers; drafts have one
+  // token a row
   template <class Team>
   STEPGRAPH_HD void step_vectors(Team& team, int step) const {
     row_lengths lengths = p.decode.lengths;
@@ -50,7 +52,7 @@ struct draft_steps_metadata_op {
         p.cache_seqlens[step * rows + row] = static_cast<std::int32_t>(length);
         if (cu) cu.store(row + 1, length_before + length_sum.before + length);
         const std::int64_t first = query_before + query_sum.before;
-        if (row < lengths.live() && (p.query.raw(row) != count || first + count > tokens))
+        if (row < lengths.live() && (p.query.raw(row) != count || (count > 0 && first + count > tokens)))
           p.decode.faults.report(id, row, row_status::query_count_clamped, p.query.raw(row));
         for (std::int64_t j = 0; j < count && first + j < tokens; ++j)
           write_token(step * tokens + first + j, length - count + j,

@@ -18,7 +18,8 @@ void dsa_metadata(stream_ref at, const dsa_metadata_params& p) {
   STEPGRAPH_EXPECTS(p.cache_seqlens, op, ": cache_seqlens is null");
   STEPGRAPH_EXPECTS(p.cu_seqlens_q, op, ": cu_seqlens_q is null");
   STEPGRAPH_EXPECTS(p.dsa_cache_seqlens, op, ": dsa_cache_seqlens is null");
-  STEPGRAPH_EXPECTS(!p.paged_mqa_ctx_lens || p.mqa_tokens > 0, op, ": mqa_tokens must be positive, got ", p.mqa_tokens);
+  STEPGRAPH_EXPECTS(!p.paged_mqa_ctx_lens || p.mqa_tokens > 0, op, ": mqa_tokens must be positive, got ",
+                    p.mqa_tokens);
   STEPGRAPH_EXPECTS(p.kpool > 1 || !p.pooled_table, op, ": a pooled_table needs kpool over 1");
   const std::int64_t cap = p.lengths.cap, lines = p.line_per_token ? p.query.tokens : p.lengths.rows;
   detail::check_sums(op, "cu_seqlens_k", p.cu_seqlens_k, p.lengths.rows, cap);
@@ -26,7 +27,8 @@ void dsa_metadata(stream_ref at, const dsa_metadata_params& p) {
                      std::min<std::int64_t>(cap, std::int64_t{p.topk} + p.kpool));
   detail::check_table(op, "real_page_table", p.real_page_table, lines, pages_of(cap, p.source.page_shift));
   detail::check_table(op, "page_table_1", p.page_table_1, lines, cap);
-  detail::check_table(op, "pooled_table", p.pooled_table, p.lengths.rows, pages_of(cap / p.kpool, p.source.page_shift));
+  detail::check_table(op, "pooled_table", p.pooled_table, p.lengths.rows,
+                      pages_of(cap / p.kpool, p.source.page_shift));
   launch_tiles(at, dsa_metadata_op{p});
 }
 

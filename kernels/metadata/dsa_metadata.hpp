@@ -10,19 +10,20 @@
 
 namespace stepgraph {
 
-/// Metadata of sparse attention with an indexer that keeps `topk` tokens: one definition for decode, verify and
-/// draft-extend, ragged or, with `query.uniform`, with one E for all rows. Vectors are written in full, of the tables
-/// only the live columns. Tables have a line for every token, or a line for every row to be read through `row_of`.
-/// The embedder owns all memory; addresses, widths and strides are baked into a capture, contents are not.
+/// Metadata of sparse attention with an indexer that keeps `topk` tokens: one definition for decode, verify
+/// and draft-extend, ragged or, with `query.uniform`, with one E for all rows. Vectors are written in full,
+/// of the tables only the live columns. Tables have a line for every token, or a line for every row to be
+/// read through `row_of`. The embedder owns all memory; addresses, widths and strides are baked into a
+/// capture, contents are not.
 struct dsa_metadata_params {
   row_lengths lengths{};
-  index_view requests{};                       // q, [rows], lines of the page source
+  index_view requests{};  // q, [rows], lines of the page source
   page_source source{};
-  index_map page_map{};                        // virtual page to physical page, or null
-  query_tokens query{};                        // E; query.tokens is C
-  std::int32_t topk = 0;                       // tokens the indexer keeps
-  std::int32_t kpool = 1;                      // tokens (and pages) of a pooled key, a power of two; 1: none
-  bool line_per_token = false;                 // lines of page_table_1 and real_page_table
+  index_map page_map{};         // virtual page to physical page, or null
+  query_tokens query{};         // E; query.tokens is C
+  std::int32_t topk = 0;        // tokens the indexer keeps
+  std::int32_t kpool = 1;       // tokens (and pages) of a pooled key, a power of two; 1: none
+  bool line_per_token = false;  // lines of page_table_1 and real_page_table
 
   std::int32_t* cache_seqlens = nullptr;       // out [rows]
   index_sink cu_seqlens_k{};                   // out [rows + 1] or null

@@ -7,9 +7,9 @@
 
 namespace stepgraph {
 
-/// Body of `dsa_metadata`. Lines are the rows of the page table, then those of the token table, then those of the
-/// pooled table, as far as these are there; what a row's tokens share is read once and stored on all their lines. One
-/// row more stands for the dead tokens, whose lines only the tail `whole` writes.
+/// Body of `dsa_metadata`. Lines are the rows of the page table, then those of the token table, then those of
+/// the pooled table, as far as these are there; what a row's tokens share is read once and stored on all
+/// their lines. One row more stands for the dead tokens, whose lines only the tail `whole` writes.
 struct dsa_metadata_op {
   static constexpr const char* name = "dsa_metadata";
   static constexpr op_id id = op_id::dsa_metadata;
@@ -19,7 +19,9 @@ struct dsa_metadata_op {
   dsa_metadata_params p;
 
   STEPGRAPH_HD int rows() const { return p.lengths.rows; }
-  STEPGRAPH_HD int least_columns() const { return least_columns_of(p.page_table_1 ? 0 : p.source.column_shift()); }
+  STEPGRAPH_HD int least_columns() const {
+    return least_columns_of(p.page_table_1 ? 0 : p.source.column_shift());
+  }
   STEPGRAPH_HD int lines() const {
     return (rows() + 1) * ((p.real_page_table ? 1 : 0) + (p.page_table_1 ? 1 : 0) + (p.pooled_table ? 1 : 0));
   }
@@ -33,7 +35,9 @@ struct dsa_metadata_op {
     return which;
   }
   STEPGRAPH_HD const table_sink& sink(table which) const {
-    return which == table::pages ? p.real_page_table : which == table::tokens ? p.page_table_1 : p.pooled_table;
+    return which == table::pages    ? p.real_page_table
+           : which == table::tokens ? p.page_table_1
+                                    : p.pooled_table;
   }
 
   STEPGRAPH_HD line load(int index) const {
@@ -54,19 +58,23 @@ struct dsa_metadata_op {
   STEPGRAPH_HD void vectors(Team& team) const {
     scan_rows(
         team, rows(), p.cu_seqlens_k, [&](int row) { return p.lengths.length_reported(row, p.faults, id); },
-        [&](int row, std::int64_t length, std::int64_t) { row_vectors(row, static_cast<std::int32_t>(length)); });
+        [&](int row, std::int64_t length, std::int64_t) {
+          row_vectors(row, static_cast<std::int32_t>(length));
+        });
     const std::int32_t live =
         scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, [](int, int, int) {});
     team.sync();  // cu_seqlens_q is read
     scan_rows(
-        team, p.query.tokens, p.dsa_cu_seqlens_k, [&](int token) { return token_vectors(token, token < live); },
+        team, p.query.tokens, p.dsa_cu_seqlens_k,
+        [&](int token) { return token_vectors(token, token < live); },
         [&](int token, std::int64_t kept, std::int64_t) {
           p.dsa_cache_seqlens[token] = static_cast<std::int32_t>(kept);
         });
   }
 
   template <class Team>
-  STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin, std::int32_t end) const {
+  STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin,
+                         std::int32_t end) const {
     const table which = split(index);
     std::int64_t first = index, copies = 1;
     if (p.line_per_token && which != table::pooled) {

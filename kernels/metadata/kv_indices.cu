@@ -4,4 +4,4 @@
 namespace stepgraph {
 template void launch_tiles_cuda<kv_indices_op>(stream_ref, const kv_indices_op&);
 template void launch_tiles_cuda<unified_kv_indices_op>(stream_ref, const unified_kv_indices_op&);
-}
+}  // namespace stepgraph

@@ -9,12 +9,12 @@
 
 namespace stepgraph {
 
-/// CSR of the KV slots of tokens [start[r], len[r]) of each row. `indptr` is written in full and never clamped;
-/// entries past the capacity are not written, and their rows reported. The embedder owns all memory; addresses and
-/// numbers are baked into a capture, contents are not.
+/// CSR of the KV slots of tokens [start[r], len[r]) of each row. `indptr` is written in full and never
+/// clamped; entries past the capacity are not written, and their rows reported. The embedder owns all memory;
+/// addresses and numbers are baked into a capture, contents are not.
 struct kv_indices_params {
   row_lengths lengths{};
-  index_view requests{};                // q, [rows], lines of the page source
+  index_view requests{};  // q, [rows], lines of the page source
   page_source source{};
   index_map page_map{};                 // virtual page to physical page, or null
   index_map slot_map{};                 // slot to slot, instead of a page map, or null
@@ -28,17 +28,17 @@ struct kv_indices_params {
 
 /// CSR of each row's prefix indices followed by the indices of its query tokens.
 struct unified_kv_indices_params {
-  row_lengths lengths{};                        // n and cap: a prefix is clamped to [0, cap] and reported
-  query_tokens query{};                         // E, how many extend indices a row has
-  index_view prefix_indptr{};                   // [rows + 1]; entries past n are not read
-  const std::int32_t* prefix_indices = nullptr; // [prefix_count]
+  row_lengths lengths{};                         // n and cap: a prefix is clamped to [0, cap] and reported
+  query_tokens query{};                          // E, how many extend indices a row has
+  index_view prefix_indptr{};                    // [rows + 1]; entries past n are not read
+  const std::int32_t* prefix_indices = nullptr;  // [prefix_count]
   std::int64_t prefix_count = 0;
-  const std::int32_t* extend_indices = nullptr; // [extend_count]
+  const std::int32_t* extend_indices = nullptr;  // [extend_count]
   std::int64_t extend_count = 0;
-  const std::int32_t* extend_start = nullptr;   // [rows] where a row's lie, or null: at cu_seqlens_q[r]
-  std::int32_t skip = -1;                       // for entries that are negative, or outside their array (reported)
-  index_sink indptr{};                          // out [rows + 1], never clamped
-  index_sink indices{};                         // out [capacity]
+  const std::int32_t* extend_start = nullptr;  // [rows] where a row's lie, or null: at cu_seqlens_q[r]
+  std::int32_t skip = -1;  // for entries that are negative, or outside their array (reported)
+  index_sink indptr{};     // out [rows + 1], never clamped
+  index_sink indices{};    // out [capacity]
   std::int64_t capacity = 0;
   fault_sink faults{};
 };

@@ -41,9 +41,8 @@ struct kv_split_plan_op {
       const std::int64_t mine = tiles(row);
       return mine > 0 ? up(mine, chunk_tiles(mine, share)) : 0;
     };
-    scan_rows(team, p.lengths.rows, p.cu_chunks, count, [&](int row, std::int64_t, std::int64_t) {
-      p.lengths.length_reported(row, p.faults, id);
-    });
+    scan_rows(team, p.lengths.rows, p.cu_chunks, count,
+              [&](int row, std::int64_t, std::int64_t) { p.lengths.length_reported(row, p.faults, id); });
     team.sync();  // cu_chunks is read
     const std::int32_t all = p.cu_chunks[p.lengths.rows];
     for (int i = team.rank(); i < all; i += team.size()) {
@@ -51,7 +50,8 @@ struct kv_split_plan_op {
       const std::int64_t length = p.lengths.length(row), step = chunk_tiles(tiles(row), share) * p.tile;
       const std::int64_t begin = (i - p.cu_chunks[row]) * step;
       p.chunks[i] = {row, static_cast<std::int32_t>(begin),
-                     static_cast<std::int32_t>(begin + step < length ? begin + step : length), i - p.cu_chunks[row]};
+                     static_cast<std::int32_t>(begin + step < length ? begin + step : length),
+                     i - p.cu_chunks[row]};
     }
   }
 

@@ -28,7 +28,7 @@ struct page_converter {
   int entry_shift;      // entry to page
   std::uint32_t limit;  // pages; an entry at or past it, or negative, is reported
   std::int32_t skip;
-  int result_shift;     // pages to groups of pages, pooled keys
+  int result_shift;  // pages to groups of pages, pooled keys
   std::int32_t bad_column = -1;
 
   STEPGRAPH_HD page_converter(const page_source& source, std::int32_t skip_value, int group_shift = 0)
@@ -62,12 +62,12 @@ struct page_converter {
 struct mapped_page_converter {
   page_converter raw;
   index_map map;
-  int slot_shift;   // page to the map's index: 0 for a map of pages
+  int slot_shift;  // page to the map's index: 0 for a map of pages
   std::int32_t skip;
   int result_shift;
 
-  STEPGRAPH_HD mapped_page_converter(const page_source& source, const index_map& by, bool by_slot, std::int32_t value,
-                                     int group_shift = 0)
+  STEPGRAPH_HD mapped_page_converter(const page_source& source, const index_map& by, bool by_slot,
+                                     std::int32_t value, int group_shift = 0)
       : raw(source, -1),
         map(by),
         slot_shift(by_slot ? source.page_shift : 0),
@@ -87,8 +87,8 @@ struct mapped_page_converter {
   STEPGRAPH_HD std::int32_t bad() const { return raw.bad_column; }
 };
 
-/// A table's entries as the KV slots of tokens: column x plus `first` is the token's position. Looked up in a page
-/// map or a slot map, where there is one.
+/// A table's entries as the KV slots of tokens: column x plus `first` is the token's position. Looked up in a
+/// page map or a slot map, where there is one.
 struct slot_converter {
   page_converter raw;
   int page_shift;
@@ -146,12 +146,12 @@ struct page_output {
   STEPGRAPH_HD bool by_four() const { return aligned16(line) && (lines() <= 1 || (stride & 3) == 0); }
 };
 
-/// Columns [begin, end) of one line, converted, onto `copies` lines of `table` from `first_line` on, and the tail.
-/// Returns a column whose entry was out of range, or -1.
+/// Columns [begin, end) of one line, converted, onto `copies` lines of `table` from `first_line` on, and the
+/// tail. Returns a column whose entry was out of range, or -1.
 template <int in_flight = 4, class Team, class In, class Converter>
-STEPGRAPH_HD std::int32_t write_line(Team& team, const table_sink& table, const page_line& line, std::int64_t first_line,
-                                     int copies, std::int32_t begin, std::int32_t end, const In& in,
-                                     const Converter& converter) {
+STEPGRAPH_HD std::int32_t write_line(Team& team, const table_sink& table, const page_line& line,
+                                     std::int64_t first_line, int copies, std::int32_t begin,
+                                     std::int32_t end, const In& in, const Converter& converter) {
   const std::int32_t live_end = end < line.live ? end : line.live;
   page_output<Converter> out{converter, table.line(first_line), table.stride, copies};
   if (line.source)
@@ -159,7 +159,8 @@ STEPGRAPH_HD std::int32_t write_line(Team& team, const table_sink& table, const 
   else
     fill_columns(team, out.line, table.stride, copies, begin, live_end, table.skip);
   if (end > line.live)
-    fill_columns(team, out.line, table.stride, copies, begin > line.live ? begin : line.live, end, table.tail.value);
+    fill_columns(team, out.line, table.stride, copies, begin > line.live ? begin : line.live, end,
+                 table.tail.value);
   return out.page.bad();
 }
 
@@ -188,7 +189,8 @@ STEPGRAPH_HD std::int32_t write_slots(Team& team, const page_source& source, con
   if (source.page_granular)
     return write_line<2>(team, table, line, first_line, copies, begin, end,
                          repeated_entries{line.source, source.page_shift}, converter);
-  return write_line<2>(team, table, line, first_line, copies, begin, end, strided_entries{line.source, 0}, converter);
+  return write_line<2>(team, table, line, first_line, copies, begin, end, strided_entries{line.source, 0},
+                       converter);
 }
 
 }  // namespace stepgraph

@@ -51,11 +51,12 @@ STEPGRAPH_HD token_place place_of(const row_lengths& lengths, const query_tokens
   return {row, number, causal > 0 ? causal : 0};
 }
 
-/// Writes cu_seqlens_q [rows + 1] unless it is null, reporting counts that were clamped or cut off; a sync() makes it
-/// readable. `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
+/// Writes cu_seqlens_q [rows + 1] unless it is null, reporting counts that were clamped or cut off; a sync()
+/// makes it readable. `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
 template <class Team, class Visit>
 STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
-                                    std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op, Visit visit) {
+                                            std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op,
+                                            Visit visit) {
   std::int64_t before = 0;
   if (team.rank() == 0 && cu_seqlens_q) cu_seqlens_q[0] = 0;
   for (int base = 0; base < lengths.rows; base += team.size()) {
@@ -80,8 +81,8 @@ STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengt
 }
 
 /// KV slot of token `position` of the row's request, or -1, reported, where request or entry is out of range.
-STEPGRAPH_HD std::int64_t slot_reported(const page_source& source, std::int64_t request, std::int64_t position,
-                                        const fault_sink& faults, op_id op, int row) {
+STEPGRAPH_HD std::int64_t slot_reported(const page_source& source, std::int64_t request,
+                                        std::int64_t position, const fault_sink& faults, op_id op, int row) {
   if (!source.has_request(request)) {
     faults.report(op, row, row_status::request_out_of_range, request);
     return -1;
@@ -102,8 +103,8 @@ STEPGRAPH_HD std::int64_t slot_by_page_map(const index_map& map, std::int64_t sl
 }
 
 /// `slot` through a slot map; an index past the map is reported.
-STEPGRAPH_HD std::int64_t slot_by_slot_map(const index_map& map, std::int64_t slot, const fault_sink& faults, op_id op,
-                                           int row) {
+STEPGRAPH_HD std::int64_t slot_by_slot_map(const index_map& map, std::int64_t slot, const fault_sink& faults,
+                                           op_id op, int row) {
   if (slot >= 0 && !map.has(slot)) faults.report(op, row, row_status::slot_out_of_range, slot);
   return map[slot];
 }

@@ -29,7 +29,9 @@ STEPGRAPH_HD void write_lengths(Team& team, const row_lengths& lengths, std::int
                                 const index_sink& cu_seqlens_k, const fault_sink& faults, op_id op) {
   scan_rows(
       team, lengths.rows, cu_seqlens_k, [&](int row) { return lengths.length_reported(row, faults, op); },
-      [&](int row, std::int64_t length, std::int64_t) { cache_seqlens[row] = static_cast<std::int32_t>(length); });
+      [&](int row, std::int64_t length, std::int64_t) {
+        cache_seqlens[row] = static_cast<std::int32_t>(length);
+      });
 }
 
 /// Sum of value(row) over rows before `row`, known to all threads of the team.

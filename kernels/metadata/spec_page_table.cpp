@@ -8,8 +8,8 @@ namespace {
 
 void check_view(const char* op, const char* name, const page_table_view& view) {
   STEPGRAPH_EXPECTS(view.data && view.length, op, ": ", name, " has a null pointer");
-  STEPGRAPH_EXPECTS(view.lines > 0 && view.columns > 0 && view.columns <= INT32_MAX, op, ": ", name, " has ", view.lines,
-                    " lines of ", view.columns, " columns");
+  STEPGRAPH_EXPECTS(view.lines > 0 && view.columns > 0 && view.columns <= INT32_MAX, op, ": ", name, " has ",
+                    view.lines, " lines of ", view.columns, " columns");
   STEPGRAPH_EXPECTS(view.stride >= view.columns || view.lines == 1, op, ": ", name, ".stride ", view.stride,
                     " is less than its ", view.columns, " columns");
 }
@@ -25,8 +25,8 @@ void spec_page_table(stream_ref at, const spec_page_table_params& p) {
   STEPGRAPH_EXPECTS(p.table, op, ": table is null");
   check_view(op, "by_row", p.by_row);
   check_view(op, "by_token", p.by_token);
-  STEPGRAPH_EXPECTS(p.by_token.lines >= p.tokens, op, ": by_token has ", p.by_token.lines, " lines for ", p.tokens,
-                    " tokens");
+  STEPGRAPH_EXPECTS(p.by_token.lines >= p.tokens, op, ": by_token has ", p.by_token.lines, " lines for ",
+                    p.tokens, " tokens");
   detail::check_table(op, "table", p.table, p.tokens, 1);
   launch_tiles(at, spec_page_table_op{p});
 }

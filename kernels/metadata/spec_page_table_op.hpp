@@ -9,7 +9,9 @@ namespace stepgraph {
 /// Entries kept as they are; a negative one becomes `skip`.
 struct kept_entry {
   std::int32_t skip;
-  STEPGRAPH_HD std::int32_t operator()(std::int32_t, std::int32_t entry) const { return entry < 0 ? skip : entry; }
+  STEPGRAPH_HD std::int32_t operator()(std::int32_t, std::int32_t entry) const {
+    return entry < 0 ? skip : entry;
+  }
   STEPGRAPH_HD static std::int32_t bad() { return -1; }
 };
 
@@ -71,19 +73,21 @@ struct spec_page_table_op {
   }
 
   template <class Team>
-  STEPGRAPH_HD void tile(Team& team, int token, const line& line, std::int32_t begin, std::int32_t end) const {
+  STEPGRAPH_HD void tile(Team& team, int token, const line& line, std::int32_t begin,
+                         std::int32_t end) const {
     const std::int32_t split = line.first < line.live ? line.first : line.live;
     const std::int32_t first_end = end < split ? end : split;
     const kept_entry keep{p.table.skip};
     const std::int32_t* const own = p.by_token.data + token * p.by_token.stride;
     if (begin < first_end) {
       const std::int32_t* const rows = p.by_row.data + line.row * p.by_row.stride;
-      write_line(team, p.table, {first_end, first_end, rows}, token, 1, begin, first_end, strided_entries{rows, 0}, keep);
+      write_line(team, p.table, {first_end, first_end, rows}, token, 1, begin, first_end,
+                 strided_entries{rows, 0}, keep);
     }
     const std::int32_t rest = begin > split ? begin : split;
     if (rest < end)
-      write_line(team, p.table, {line.columns, line.live, own}, token, 1, rest, end, later_entries{own, line.first},
-                 keep);
+      write_line(team, p.table, {line.columns, line.live, own}, token, 1, rest, end,
+                 later_entries{own, line.first}, keep);
   }
 
  private:
