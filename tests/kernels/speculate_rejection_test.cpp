@@ -34,6 +34,14 @@ std::vector<float> logits_of(const rejection_case& in, int token) {
   return {begin, begin + in.vocab};
 }
 
+std::vector<bool> allowed_of(const rejection_case& in, int token) {
+  std::vector<bool> out;
+  for (int v = 0; !in.allowed.empty() && v < in.vocab; ++v)
+    out.push_back(in.allowed[static_cast<std::size_t>(token) * ((in.vocab + 31) / 32) + v / 32] >> (v % 32) &
+                  1);
+  return out;
+}
+
 /// A q that is none, past the drawn token: its rows end where the oracle has no opinion.
 bool bad_beside(const rejection_case& in, int row) {
   for (int node = 1; node < in.step.nodes(row); ++node) {
@@ -57,7 +65,8 @@ void compare(const rejection_case& in, bool check_faults = true) {
     const sampling_settings& s = in.settings[row];
     for (int node = 0; node < in.step.nodes(row); ++node) {
       const auto target = reference::target_distribution(logits_of(in, in.step.cu[row] + node),
-                                                         {s.temperature, s.top_k, s.top_p, s.min_p});
+                                                         {s.temperature, s.top_k, s.top_p, s.min_p},
+                                                         allowed_of(in, in.step.cu[row] + node));
       p.push_back(target.p);
       q.push_back(node == 0 ? std::vector<double>{} : q_of(in, row, node));
       margin = std::min(margin, target.margin);
@@ -72,11 +81,11 @@ void compare(const rejection_case& in, bool check_faults = true) {
     for (std::size_t i = 0; i < want[row].emitted.size(); ++i) {
       const std::int64_t node = want[row].path[std::min(i, want[row].path.size() - 1)],
                          id = want[row].emitted[i];
+      const int token = in.step.cu[row] + static_cast<int>(node);
       const std::size_t place = static_cast<std::size_t>(row) * in.step.max_nodes + i;
       CHECK(logprobs[place] == doctest::Approx(std::log(p[node][id])).epsilon(1e-4));
       CHECK(unfiltered[place] ==
-            doctest::Approx(reference::unfiltered_logprob(
-                                logits_of(in, in.step.cu[row] + static_cast<int>(node)), {}, id))
+            doctest::Approx(reference::unfiltered_logprob(logits_of(in, token), allowed_of(in, token), id))
                 .epsilon(1e-4));
     }
   }
@@ -96,7 +105,7 @@ TEST_CASE(
     for (int repeat = 0; repeat < 12; ++repeat) {
       CAPTURE(i);
       compare(random_rejection(test_seed() + i++, 6, live, repeat < 6 ? 5 : 12, 2 + 3 * (repeat % 4),
-                               repeat % 2 == 0, repeat % 3 == 0));
+                               repeat % 2 == 0, repeat % 3 == 0, repeat % 4 == 1));
     }
 }
 
