@@ -204,6 +204,30 @@ TEST_CASE(
         std::vector<std::int32_t>{1, 1, -1, 1, -1, -1, poison, poison, poison, poison});
 }
 
+TEST_CASE("a sampled draft whose q(x) is NaN, not positive or over 1 is treated as chosen") {
+  const stream at(test_device());
+  constexpr int rows = 400;
+  rejection_case in;
+  in.vocab = in.draft_vocab = 4;
+  in.tree = false;
+  in.step = make_verify_case(rows, 2, std::vector<reference::draft_tree>(rows, {{-1, 0}, {0, 2}}), 0);
+  in.logits.assign(in.step.tokens * 4, 0.0f);
+  in.position.assign(in.step.tokens, 3);
+  for (int row = 0; row < rows; ++row)
+    in.settings.push_back(
+        {.temperature = 1, .seed = test_seed(), .request = static_cast<std::uint64_t>(row)});
+  in.line_count = 1;
+  const auto emitted = [&](std::int32_t line, float q) {
+    in.lines.assign(rows, line);
+    in.q = {0.3f, 0.1f, q, 0.2f};
+    return rejection_run(at, in).result.emit_tokens();
+  };
+  const auto chosen = emitted(-1, 0.4f);
+  for (const float q : {nan_value, 0.0f, -0.25f, 1.5f, std::numeric_limits<float>::infinity()})
+    CHECK(emitted(0, q) == chosen);
+  CHECK(emitted(0, 0.4f) != chosen);
+}
+
 TEST_CASE("rejection accept refuses by name what the host can see") {
   const stream at(test_device());
   CHECK_THROWS_WITH_AS(rejection_accept(at, {}), doctest::Contains("verify.rows"), invalid_argument);
