@@ -165,6 +165,38 @@ TEST_CASE("same seed, same text: neither the batch, the bucket, the place in it 
   }
 }
 
+TEST_CASE("pad-shrink: a captured accept replayed with fewer and fewer rows equals a fresh run each time") {
+  const stream at(test_device());
+  constexpr int rows = 8, nodes = 6, vocab = 20, tokens = rows * nodes + 5, lines = rows * nodes;
+  const auto step_of = [](int live) {
+    rejection_case in = random_rejection(test_seed() + 6000 + live, rows, live, nodes, vocab, false, false);
+    in.step.tokens = tokens;
+    in.logits.resize(static_cast<std::size_t>(tokens) * vocab, nan_value);
+    in.position.resize(tokens, wild);
+    in.q.resize(static_cast<std::size_t>(lines) * vocab, nan_value);
+    in.line_count = lines;
+    return in;
+  };
+  rejection_run captured(at, step_of(rows), nullptr);
+  const graph made = capture(at, [&](stream_ref s) { captured.enqueue(s); });
+  CHECK(made.node_count() == 2);
+  const graph_exec exec = made.instantiate();
+  for (int live = rows; live >= 0; --live) {
+    const rejection_case in = step_of(live);
+    captured.set(in);
+    exec.launch(at);
+    at.synchronize();
+    const rejection_run fresh(at, in);
+    CHECK(captured.result.accept_count() == fresh.result.accept_count());
+    CHECK(captured.result.next_token() == fresh.result.next_token());
+    const auto counts = captured.result.emit_count(), got = captured.result.emit_tokens(),
+               want = fresh.result.emit_tokens();
+    CHECK(counts == fresh.result.emit_count());
+    for (int row = 0; row < rows; ++row)
+      for (int i = 0; i < counts[row]; ++i) CHECK(got[row * nodes + i] == want[row * nodes + i]);
+  }
+}
+
 TEST_CASE(
     "a NaN logit on the path, an empty mask or a q that is none ends its row alone, with its name and no "
     "bonus") {
