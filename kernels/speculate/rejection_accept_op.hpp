@@ -67,6 +67,8 @@ struct rejection_accept_op {
       if (kept < 0) {
         const std::uint32_t position = static_cast<std::uint32_t>(p.position[first + current]) + 1;
         const std::int32_t token = draw(team, at, shared, refused, tried, settings, position, current);
+        // no weight is left only if the distributions are not of these logits
+        if (token < 0) return end(team, row, accepted, -1, row_status::no_allowed_token, current);
         if (team.rank() == 0) log_probability(row, accepted, at, token);
         return end(team, row, accepted, token, row_status::ok, 0);
       }

@@ -150,7 +150,7 @@ inline std::int32_t line_before(const rejection_case& in, int row, int node) {
 /// Rows of all kinds: greedy and filtered, drafts sampled and chosen, siblings from one q, q that is none at
 /// the drawn token. Dead rows and tokens are poisoned.
 inline rejection_case random_rejection(std::uint64_t seed, int rows, int live, int max_nodes, int vocab,
-                                       bool chain, bool reduced) {
+                                       bool chain, bool reduced, bool masked = false) {
   reference::random_integers random(seed);
   rejection_case in;
   in.step = random_verify_case(random, rows, live, max_nodes, vocab, chain);
@@ -162,6 +162,9 @@ inline rejection_case random_rejection(std::uint64_t seed, int rows, int live, i
   in.settings.assign(rows, {});
   in.lines.assign(static_cast<std::size_t>(rows) * (max_nodes - 1), wild);
   for (int v = 0; reduced && v < vocab; ++v) in.draft_ids.push_back(v % 2 == 0 ? v / 2 : -1);
+  // token 0 is always allowed
+  for (int i = 0; masked && i < in.step.tokens * ((vocab + 31) / 32); ++i)
+    in.allowed.push_back(static_cast<std::uint32_t>(random.below(1ll << 32)) | 1u);
   for (int row = 0; row < live; ++row) {
     const float temperatures[] = {0.0f, 0.7f, 1.0f};
     in.settings[row] = {.temperature = temperatures[random.below(3)],

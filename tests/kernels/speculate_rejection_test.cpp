@@ -34,6 +34,14 @@ std::vector<float> logits_of(const rejection_case& in, int token) {
   return {begin, begin + in.vocab};
 }
 
+std::vector<bool> allowed_of(const rejection_case& in, int token) {
+  std::vector<bool> out;
+  for (int v = 0; !in.allowed.empty() && v < in.vocab; ++v)
+    out.push_back(in.allowed[static_cast<std::size_t>(token) * ((in.vocab + 31) / 32) + v / 32] >> (v % 32) &
+                  1);
+  return out;
+}
+
 /// A q that is none, past the drawn token: its rows end where the oracle has no opinion.
 bool bad_beside(const rejection_case& in, int row) {
   for (int node = 1; node < in.step.nodes(row); ++node) {
@@ -57,7 +65,8 @@ void compare(const rejection_case& in, bool check_faults = true) {
     const sampling_settings& s = in.settings[row];
     for (int node = 0; node < in.step.nodes(row); ++node) {
       const auto target = reference::target_distribution(logits_of(in, in.step.cu[row] + node),
-                                                         {s.temperature, s.top_k, s.top_p, s.min_p});
+                                                         {s.temperature, s.top_k, s.top_p, s.min_p},
+                                                         allowed_of(in, in.step.cu[row] + node));
       p.push_back(target.p);
       q.push_back(node == 0 ? std::vector<double>{} : q_of(in, row, node));
       margin = std::min(margin, target.margin);
@@ -72,11 +81,11 @@ void compare(const rejection_case& in, bool check_faults = true) {
     for (std::size_t i = 0; i < want[row].emitted.size(); ++i) {
       const std::int64_t node = want[row].path[std::min(i, want[row].path.size() - 1)],
                          id = want[row].emitted[i];
+      const int token = in.step.cu[row] + static_cast<int>(node);
       const std::size_t place = static_cast<std::size_t>(row) * in.step.max_nodes + i;
       CHECK(logprobs[place] == doctest::Approx(std::log(p[node][id])).epsilon(1e-4));
       CHECK(unfiltered[place] ==
-            doctest::Approx(reference::unfiltered_logprob(
-                                logits_of(in, in.step.cu[row] + static_cast<int>(node)), {}, id))
+            doctest::Approx(reference::unfiltered_logprob(logits_of(in, token), allowed_of(in, token), id))
                 .epsilon(1e-4));
     }
   }
@@ -96,7 +105,7 @@ TEST_CASE(
     for (int repeat = 0; repeat < 12; ++repeat) {
       CAPTURE(i);
       compare(random_rejection(test_seed() + i++, 6, live, repeat < 6 ? 5 : 12, 2 + 3 * (repeat % 4),
-                               repeat % 2 == 0, repeat % 3 == 0));
+                               repeat % 2 == 0, repeat % 3 == 0, repeat % 4 == 1));
     }
 }
 
@@ -156,6 +165,38 @@ TEST_CASE("same seed, same text: neither the batch, the bucket, the place in it 
   }
 }
 
+TEST_CASE("pad-shrink: a captured accept replayed with fewer and fewer rows equals a fresh run each time") {
+  const stream at(test_device());
+  constexpr int rows = 8, nodes = 6, vocab = 20, tokens = rows * nodes + 5, lines = rows * nodes;
+  const auto step_of = [](int live) {
+    rejection_case in = random_rejection(test_seed() + 6000 + live, rows, live, nodes, vocab, false, false);
+    in.step.tokens = tokens;
+    in.logits.resize(static_cast<std::size_t>(tokens) * vocab, nan_value);
+    in.position.resize(tokens, wild);
+    in.q.resize(static_cast<std::size_t>(lines) * vocab, nan_value);
+    in.line_count = lines;
+    return in;
+  };
+  rejection_run captured(at, step_of(rows), nullptr);
+  const graph made = capture(at, [&](stream_ref s) { captured.enqueue(s); });
+  CHECK(made.node_count() == 2);
+  const graph_exec exec = made.instantiate();
+  for (int live = rows; live >= 0; --live) {
+    const rejection_case in = step_of(live);
+    captured.set(in);
+    exec.launch(at);
+    at.synchronize();
+    const rejection_run fresh(at, in);
+    CHECK(captured.result.accept_count() == fresh.result.accept_count());
+    CHECK(captured.result.next_token() == fresh.result.next_token());
+    const auto counts = captured.result.emit_count(), got = captured.result.emit_tokens(),
+               want = fresh.result.emit_tokens();
+    CHECK(counts == fresh.result.emit_count());
+    for (int row = 0; row < rows; ++row)
+      for (int i = 0; i < counts[row]; ++i) CHECK(got[row * nodes + i] == want[row * nodes + i]);
+  }
+}
+
 TEST_CASE(
     "a NaN logit on the path, an empty mask or a q that is none ends its row alone, with its name and no "
     "bonus") {
@@ -193,6 +234,30 @@ TEST_CASE(
         std::vector<std::int32_t>{2, 1, 0, 2, 0, 0, poison, poison, poison, poison});
   CHECK(run.result.next_token() ==
         std::vector<std::int32_t>{1, 1, -1, 1, -1, -1, poison, poison, poison, poison});
+}
+
+TEST_CASE("a sampled draft whose q(x) is NaN, not positive or over 1 is treated as chosen") {
+  const stream at(test_device());
+  constexpr int rows = 400;
+  rejection_case in;
+  in.vocab = in.draft_vocab = 4;
+  in.tree = false;
+  in.step = make_verify_case(rows, 2, std::vector<reference::draft_tree>(rows, {{-1, 0}, {0, 2}}), 0);
+  in.logits.assign(in.step.tokens * 4, 0.0f);
+  in.position.assign(in.step.tokens, 3);
+  for (int row = 0; row < rows; ++row)
+    in.settings.push_back(
+        {.temperature = 1, .seed = test_seed(), .request = static_cast<std::uint64_t>(row)});
+  in.line_count = 1;
+  const auto emitted = [&](std::int32_t line, float q) {
+    in.lines.assign(rows, line);
+    in.q = {0.3f, 0.1f, q, 0.2f};
+    return rejection_run(at, in).result.emit_tokens();
+  };
+  const auto chosen = emitted(-1, 0.4f);
+  for (const float q : {nan_value, 0.0f, -0.25f, 1.5f, std::numeric_limits<float>::infinity()})
+    CHECK(emitted(0, q) == chosen);
+  CHECK(emitted(0, 0.4f) != chosen);
 }
 
 TEST_CASE("rejection accept refuses by name what the host can see") {
