@@ -5,18 +5,17 @@
 
 #include "kernels/guard.hpp"
 #include "tests/device_vector.hpp"
-#include "tests/test_device.hpp"
 
 namespace stepgraph {
 
-/// A place where an op reports, read back after it.
+/// A place where ops of one stream report, read back after them.
 class fault_fixture {
  public:
-  explicit fault_fixture(int rows)
-      : at_(test_device()),
+  fault_fixture(stream_ref at, int rows)
+      : at_(at),
         status_(at_, rows, 0),
         taken_(at_, 1, 0),
-        record_(pinned_memory(test_device()), sizeof(fault_record)) {
+        record_(pinned_memory(at.where()), sizeof(fault_record)) {
     *record_.as<fault_record>() = {};
   }
   fault_sink sink() const { return {record_.as<fault_record>(), taken_.data(), status_.data()}; }
@@ -26,10 +25,13 @@ class fault_fixture {
     for (const std::int32_t status : status_.get()) out.push_back(static_cast<row_status>(status));
     return out;
   }
-  fault_record record() const { return *record_.as<fault_record>(); }
+  fault_record record() const {
+    at_.synchronize();
+    return *record_.as<fault_record>();
+  }
 
  private:
-  stream at_;
+  stream_ref at_;
   device_vector<std::int32_t> status_, taken_;
   buffer record_;
 };

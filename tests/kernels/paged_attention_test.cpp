@@ -75,7 +75,8 @@ void compare(const shape& s, double tolerance, std::uint64_t seed) {
 
   const stream at(test_device());
   const device_vector<T> device_keys(at, keys), device_values(at, values), device_query(at, query);
-  const device_vector<std::int32_t> device_table(at, table), device_row_of(at, row_of), device_causal(at, causal);
+  const device_vector<std::int32_t> device_table(at, table), device_row_of(at, row_of),
+      device_causal(at, causal);
   const device_vector<float> device_sink(at, sink), lse(at, std::size_t(s.tokens) * s.heads, nan);
   const device_vector<T> output(at, query.size(), from_float<T>(nan));
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.head_size));
@@ -147,7 +148,8 @@ void compare_all(const shape& s, std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("nan-tail, nan-empty: paged attention equals the oracle and reads nothing past a token's causal length") {
+TEST_CASE(
+    "nan-tail, nan-empty: paged attention equals the oracle and reads nothing past a token's causal length") {
   for (const int longest : {1, 2, 15, 16, 17, 100, 700})
     for (const int head_size : {64, 128})
       compare_all({.head_size = head_size, .longest = longest}, test_seed() + longest);
@@ -170,9 +172,10 @@ TEST_CASE("logit cap, sliding window and attention sink") {
 TEST_CASE("a page that is no page is not followed, and its row is reported") {
   const stream at(test_device());
   const int head_size = 64;
-  const device_vector<float> cache(at, 2 * 16 * head_size, 1.0f), query(at, head_size, 1.0f), output(at, head_size, 0.0f);
-  const device_vector<std::int32_t> table(at, {1, -1, 0x7f7f7f7f}), row_of(at, {0}), causal(at, {48}), taken(at, 1, 0),
-      status(at, 1, 0);
+  const device_vector<float> cache(at, 2 * 16 * head_size, 1.0f), query(at, head_size, 1.0f),
+      output(at, head_size, 0.0f);
+  const device_vector<std::int32_t> table(at, {1, -1, 0x7f7f7f7f}), row_of(at, {0}), causal(at, {48}),
+      taken(at, 1, 0), status(at, 1, 0);
   const buffer record(pinned_memory(test_device()), sizeof(fault_record));
   *record.as<fault_record>() = {};
   paged_attention(at, {.query = query.data(),
@@ -213,10 +216,11 @@ TEST_CASE("paged attention refuses by name, and says what is supported") {
                                 .kv_heads = 1,
                                 .head_size = 64};
   params.head_size = 96;
-  CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("head_size 96 is not supported, only 64 and 128"),
-                       invalid_argument);
+  CHECK_THROWS_WITH_AS(paged_attention(at, params),
+                       doctest::Contains("head_size 96 is not supported, only 64 and 128"), invalid_argument);
   params.head_size = 64;
   params.heads = 3;
   params.kv_heads = 2;
-  CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("2 KV heads do not divide 3"), invalid_argument);
+  CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("2 KV heads do not divide 3"),
+                       invalid_argument);
 }

@@ -39,7 +39,7 @@ class rejection_run {
   /// Makes the buffers for `in` alone.
   rejection_run(stream_ref at, const rejection_case& in, std::nullptr_t)
       : result(at, in.step.rows, in.step.max_nodes),
-        faults(in.step.rows),
+        faults(at, in.step.rows),
         step_(at, in.step, in.tree),
         logits_(at, in.logits),
         q_(at, some(in.q)),

@@ -34,7 +34,7 @@ TEST_CASE(
   const device_vector<sampling_settings> table(at, settings);
   const device_vector<std::int64_t> requests(at, {2, 3, -1, 2});
   const device_vector<std::int32_t> n(at, {rows}), position(at, rows, 5), tokens(at, rows, -99);
-  fault_fixture faults(rows);
+  fault_fixture faults(at, rows);
   sample_tokens(at, {.logits = logits.data(),
                      .logits_stride = vocab,
                      .rows = rows,
@@ -135,7 +135,7 @@ TEST_CASE("greedy sampling keeps to the mask; one that allows nothing has its ow
   const device_vector<float> logits(at, steep_logits());
   const device_vector<std::uint32_t> allowed(at, {~0u, 0x3f0u, 0u, ~0x3ffu});
   const device_vector<std::int32_t> n(at, {rows}), tokens(at, rows, -99);
-  fault_fixture faults(rows);
+  fault_fixture faults(at, rows);
   greedy_sample(at, {.logits = logits.data(),
                      .logits_stride = vocab,
                      .rows = rows,

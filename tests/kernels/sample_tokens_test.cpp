@@ -241,7 +241,8 @@ TEST_CASE("a NaN logit or an empty mask ends its row with a named status and lea
   in.allowed[5] = ~0xffu;  // only past the vocabulary
   in.logits[3 * 40 + 39] = nan_value;
   in.allowed[7] = 0x7f;  // which the mask hides
-  fault_fixture faults(4);
+  const stream at(test_device());
+  fault_fixture faults(at, 4);  // `run` waits for its own stream
   const sampled got = run(in, &faults);
   CHECK(got.tokens[0] == clean.tokens[0]);
   CHECK(got.tokens[1] == -1);

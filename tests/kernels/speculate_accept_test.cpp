@@ -56,7 +56,7 @@ void compare(std::uint64_t seed, int rows, int live, int max_nodes, bool chain, 
   const device_verify step(at, in, !chain);
   device_vector<std::int32_t> best(at, packed);
   device_result result(at, rows, max_nodes + 2);
-  fault_fixture faults(rows);
+  fault_fixture faults(at, rows);
   greedy_accept(at,
                 {.verify = step.view, .argmax = best.data(), .result = result.view, .faults = faults.sink()});
   result.compare(in, want, {}, verify);
@@ -146,7 +146,7 @@ TEST_CASE(
                      .allowed = {.words = mask.data(), .stride = 2},
                      .next_token = best.data()});
   device_result result(at, 4, 4);
-  fault_fixture faults(4);
+  fault_fixture faults(at, 4);
   greedy_accept(at,
                 {.verify = step.view, .argmax = best.data(), .result = result.view, .faults = faults.sink()});
   CHECK(faults.statuses() == std::vector<row_status>{row_status::ok, row_status::nan_logits,

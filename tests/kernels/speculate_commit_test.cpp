@@ -50,7 +50,7 @@ void compare_kv(const commit_case& in, const Spoil& spoil) {
       slots(at, in.slots);
   device_vector<std::int32_t> table(at, in.table);
   spoil(table);
-  fault_fixture faults(in.step.rows);
+  fault_fixture faults(at, in.step.rows);
   commit_kv(at, {.verify = step.view,
                  .accept_count = counts.data(),
                  .path = paths.data(),
@@ -150,7 +150,7 @@ TEST_CASE(
         at, {{words.data(), before.page_words * 8, before.token_words * 8, head_bytes + 16}});
     const device_vector<std::int32_t> counts(at, {2}), paths(at, {0, 2, 3, wild, wild, wild}),
         slots(at, in.slots);
-    fault_fixture faults(1);
+    fault_fixture faults(at, 1);
     commit_kv(at, {.verify = step.view,
                    .accept_count = counts.data(),
                    .path = paths.data(),
@@ -178,7 +178,7 @@ TEST_CASE("with pages of one token commit permutes the row's own entries of the 
       const device_vector<std::int32_t> counts(at, in.accept_counts()), paths(at, in.packed_paths()),
           slots(at, in.slots), lengths(at, in.lengths()), requests(at, in.requests);
       device_vector<std::int32_t> table(at, in.table);
-      fault_fixture faults(5);
+      fault_fixture faults(at, 5);
       commit_slots(at, {.verify = step.view,
                         .accept_count = counts.data(),
                         .path = paths.data(),
@@ -211,7 +211,7 @@ TEST_CASE("a commit of the slot table follows no request, length or base outside
   const auto run = [&](std::int32_t request, std::int32_t length) {
     const device_vector<std::int32_t> lengths(at, {length}), requests(at, {request});
     device_vector<std::int32_t> table(at, 2 * 10, poison);
-    fault_fixture faults(1);
+    fault_fixture faults(at, 1);
     commit_slots(at, {.verify = step.view,
                       .accept_count = counts.data(),
                       .path = paths.data(),

@@ -66,7 +66,7 @@ void compare(std::uint64_t seed, int rows, int live, bool chain) {
   result.view.cache_advance = device_advance.data();
   result.view.emit_tokens = device_emitted.data();
   result.view.path = device_path.data();
-  fault_fixture faults(rows);
+  fault_fixture faults(at, rows);
   draft_extend_inputs(
       at,
       {.verify = step.view,

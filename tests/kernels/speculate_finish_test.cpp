@@ -187,15 +187,15 @@ TEST_CASE("each reason has its name, and the first in the text counts") {
 
 TEST_CASE(
     "a request outside its table is reported and not followed; what the host can see is refused by name") {
+  const stream at(test_device());
   finish_case in = small(3);
   for (const std::int32_t request : {-1, requests, wild}) {
     in.line[0] = request;
-    fault_fixture faults(1);
+    fault_fixture faults(at, 1);
     CHECK(run(in, &faults).reason[0] == static_cast<std::int32_t>(finish_reason::fault));
     CHECK(faults.statuses()[0] == row_status::request_out_of_range);
     CHECK(faults.record().value == request);
   }
-  const stream at(test_device());
   CHECK_THROWS_WITH_AS(finish_rows(at, {}), doctest::Contains("verify.rows"), invalid_argument);
   device_result result(at, 1, stride);
   const device_verify step(at, in.step, false);
