@@ -143,7 +143,7 @@ TEST_CASE_TEMPLATE("frozen-plan: one capture serves lengths across every split t
         {{12, 7}, {12, 12}},
         {{1, 16384 / 2 + 1}, {2, 8999}, {3, 4160}, {4, 4161}, {5, 63}},
     };
-    for (std::size_t i = 0; i < steps.size(); ++i) {
+    for (std::size_t i = 0; i < (test_small() ? 4 : steps.size()); ++i) {
       CAPTURE(i);
       batch.set(steps[i]);
       exec.launch(at);
