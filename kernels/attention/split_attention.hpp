@@ -13,6 +13,7 @@ constexpr int split_kv_tokens = 64;   // keys and values of one pipeline stage
 constexpr int split_max_chunks = 32;  // of a row, batch-invariant
 constexpr int split_chunk_tiles = 8;  // KV tiles of the shortest chunk, batch-invariant
 constexpr int split_invariant_warps = 2;
+constexpr std::size_t split_counters = 16384;  // of every workspace, whatever the launch's shape
 
 /// Blocks that fit on one multiprocessor, by shared memory and by registers without spills.
 constexpr int split_occupancy(int head_size, int query_warps) {

@@ -36,7 +36,11 @@ split_plan plan_split(int multiprocessors, const paged_attention_params& p, cons
     plan.counters = static_cast<std::size_t>(plan.block_groups) * p.kv_heads;
     partials = line * tile_rows * 2 * plan.counters;  // a block leaves at most two units unfinished
   }
-  plan.counters = (plan.counters + 63) / 64 * 64;
+  // launches of other shapes share the workspace, so the zeros lie in the same place for all
+  STEPGRAPH_EXPECTS(plan.counters <= split_counters, "paged_attention: ", plan.counters,
+                    " counters (rows times KV heads when batch-invariant) are more than the ", split_counters,
+                    " that a workspace holds");
+  plan.counters = split_counters;
   plan.workspace_bytes = plan.counters * sizeof(std::int32_t) + partials;
   return plan;
 }

@@ -206,6 +206,34 @@ TEST_CASE("batch-invariant: a row's bits depend neither on its companions nor on
     }
 }
 
+TEST_CASE("one workspace serves steps of different shapes in turn") {
+  const stream at(test_device());
+  ragged_batch<bf16> decode(at, {.rows = 4, .tokens = 4, .heads = 9, .kv_heads = 3, .longest = 3000},
+                            test_seed());
+  ragged_batch<bf16> prompt(at, {.rows = 2, .tokens = 200, .heads = 9, .kv_heads = 3, .longest = 3000},
+                            test_seed());
+  ragged_batch<bf16> invariant(
+      at, {.rows = 4, .tokens = 8, .heads = 9, .kv_heads = 3, .longest = 3000, .batch_invariant = true},
+      test_seed());
+  decode.set({{1, 3000}, {1, 1}, {1, 2000}, {1, 65}});
+  prompt.set({{150, 3000}, {50, 1000}});
+  invariant.set({{1, 3000}, {2, 1500}, {0, 7}, {5, 700}});
+  std::size_t bytes = 0;
+  for (const auto* batch : {&decode, &prompt, &invariant})
+    bytes = std::max(bytes, batch->params().workspace_bytes);
+  const device_vector<std::uint8_t> workspace(at, bytes, 0);
+  for (int round = 0; round < 3; ++round)
+    for (auto* batch : {&decode, &prompt, &invariant}) {
+      CAPTURE(round);
+      paged_attention_params params = batch->params();
+      params.workspace = workspace.data();
+      params.workspace_bytes = workspace.size();
+      batch->clear_outputs();
+      paged_attention(at, params);
+      REQUIRE(batch->check(tolerance_of<bf16>, 40) == "");
+    }
+}
+
 TEST_CASE("wrap-32: a page stride past 2^31 elements reaches the right key") {
   const stream at(test_device());
   const int head_size = 64, length = 50, page = 3;
