@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(split_threads, split_occupancy(HeadSize, Query
   int row = block.row;
   while (at < block.end) {
     const row_work work = work_of<tile::query_rows>(p, row, false);
-    const std::int32_t row_end = row_begin + work.cost();
+    const std::int32_t row_end = row_begin + work.cost;
     while (at < row_end && at < block.end) {
       segment s;
       at = next_segment<tile>(p, block, work, row, row_begin, at, s);

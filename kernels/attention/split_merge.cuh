@@ -31,16 +31,7 @@ struct lane_values {
       *reinterpret_cast<float2*>(loaded.value) = *reinterpret_cast<const float2*>(from);
     return loaded;
   }
-  /// From and to a slot, past the first-level cache, which other multiprocessors do not keep coherent.
-  __device__ static lane_values load_slot(const float* row) {
-    lane_values loaded;
-    const float* const from = row + threadIdx.x % 32 * count;
-    if constexpr (count == 4)
-      *reinterpret_cast<float4*>(loaded.value) = __ldcg(reinterpret_cast<const float4*>(from));
-    else
-      *reinterpret_cast<float2*>(loaded.value) = __ldcg(reinterpret_cast<const float2*>(from));
-    return loaded;
-  }
+  /// To a slot, past the first-level cache, which multiprocessors do not keep coherent between them.
   __device__ void store_slot(float* row) const {
     float* const to = row + threadIdx.x % 32 * count;
     if constexpr (count == 4)
@@ -100,72 +91,59 @@ __device__ void write_output(const split_params& p, const row_work& work, const 
     p.op.log_sum_exp[at] = sees ? (row.largest + log2f(row.sum)) * ln_2 : -INFINITY;
 }
 
-/// Merges a unit's parts, in the order of the row's tokens, and writes its output. `Lines` query rows a warp
-/// and `Parts` parts are loaded at once.
-template <class T, int HeadSize, class Tile, int Lines, int Parts>
-__device__ void merge_parts(const split_params& p, const row_work& work, const segment& s) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+/// Merges a unit's parts, in the order of the row's tokens, and writes its output. Parts come through shared
+/// memory, as many at once as fit, so that all are on their way together in a few instructions: this code
+/// runs once a unit, and fetching it costs more than running it. A warp does a row.
+template <class T, int HeadSize, class Tile>
+__device__ void merge_parts(const split_params& p, const row_work& work, const segment& s, float* shared) {
+  constexpr int line_vectors = Tile::slot_line / 4, line_bytes = Tile::slot_line * 4;
+  const int warp = threadIdx.x / 32;
+  const int at_once = min(s.parts, Tile::shared_bytes / (split_warps * line_bytes));  // parts
+  const int rows = min(s.lines, Tile::shared_bytes / (at_once * line_bytes) / split_warps * split_warps);
 #pragma unroll 1
-  for (int first = warp; first < s.lines; first += split_warps * Lines) {
-    line_softmax<HeadSize> row[Lines];
-    const auto line_of = [&](int l) { return min(first + l * split_warps, s.lines - 1); };
+  for (int first_line = 0; first_line < s.lines; first_line += rows) {
+    const int lines = min(rows, s.lines - first_line);
+    const int vectors = lines * line_vectors;  // of a part, side by side
+    // note: several rounds of parts only where one warp's rows are all that fit, each warp then has one row
+    line_softmax<HeadSize> kept;
 #pragma unroll 1
-    for (int round = 0; round < s.parts; round += 64) {
-      const int parts = min(64, s.parts - round);
-      float2 scale[Lines][2];  // of parts `round + lane` and 32 further
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float* const own = p.partials + s.slot(round + min(half * 32 + lane, parts - 1));
-#pragma unroll
-        for (int l = 0; l < Lines; ++l)
-          scale[l][half] =
-              __ldcg(reinterpret_cast<const float2*>(own + line_of(l) * Tile::slot_line + HeadSize));
+    for (int first_part = 0; first_part < s.parts; first_part += at_once) {
+      const int parts = min(at_once, s.parts - first_part);
+      __syncthreads();  // what was in shared memory has been read
+#pragma unroll 1
+      for (int part = 0; part < parts; ++part) {
+        const float* const from = p.partials + s.slot(first_part + part) + first_line * Tile::slot_line;
+        const std::uint32_t to = shared_address(shared + part * lines * Tile::slot_line);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < vectors; i += split_threads)
+          copy_async(to + i * 16, from + i * 4, true);
       }
+      commit_copies();
+      wait_copies<0>();
+      __syncthreads();
 #pragma unroll 1
-      for (int part = 0; part < parts; part += Parts) {
-        lane_values<HeadSize> values[Parts][Lines];
+      for (int line = warp; line < lines; line += split_warps) {
+        line_softmax<HeadSize> row;
+        if (parts < s.parts) row = kept;
+        const float* from = shared + line * Tile::slot_line;
+        float most = -INFINITY;
+        for (int part = threadIdx.x % 32; part < parts; part += 32)
+          most = fmaxf(most, from[part * lines * Tile::slot_line + HeadSize]);
 #pragma unroll
-        for (int i = 0; i < Parts; ++i) {
-          if (part + i >= parts) break;
-          const float* const from = p.partials + s.slot(round + part + i);
-#pragma unroll
-          for (int l = 0; l < Lines; ++l)
-            values[i][l] = lane_values<HeadSize>::load_slot(from + line_of(l) * Tile::slot_line);
+        for (int distance = 16; distance > 0; distance /= 2)
+          most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
+        const float reference = row.raise(most);
+#pragma unroll 4
+        for (int part = 0; part < parts; ++part, from += lines * Tile::slot_line) {
+          const float2 scale = *reinterpret_cast<const float2*>(from + HeadSize);
+          const float weight = exp2_fast(scale.x - reference);
+          row.weighted.add(lane_values<HeadSize>::load(from), weight);
+          row.sum += weight * scale.y;
         }
-        // the weights, while the first values are on their way
-        if (part == 0) {
-#pragma unroll
-          for (int l = 0; l < Lines; ++l) {
-            float most = fmaxf(scale[l][0].x, scale[l][1].x), sum = 0;
-#pragma unroll
-            for (int distance = 16; distance > 0; distance /= 2)
-              most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
-            const float reference = row[l].raise(most);
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              scale[l][half].x = half * 32 + lane < parts ? exp2_fast(scale[l][half].x - reference) : 0.0f;
-              sum += scale[l][half].x * scale[l][half].y;
-            }
-#pragma unroll
-            for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-            row[l].sum += sum;
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < Parts; ++i) {
-          if (part + i >= parts) break;
-#pragma unroll
-          for (int l = 0; l < Lines; ++l) {
-            const float weight =
-                __shfl_sync(~0u, part + i < 32 ? scale[l][0].x : scale[l][1].x, (part + i) % 32);
-            row[l].weighted.add(values[i][l], weight);
-          }
-        }
+        if (first_part + parts == s.parts) write_output<T>(p, work, s, first_line + line, row);
+        kept = row;
       }
     }
-#pragma unroll
-    for (int l = 0; l < Lines; ++l)
-      if (first + l * split_warps < s.lines) write_output<T>(p, work, s, first + l * split_warps, row[l]);
   }
 }
 
@@ -174,13 +152,13 @@ __device__ void merge_parts(const split_params& p, const row_work& work, const s
 /// [kv_warps][query_rows][output_pitch], then their largest logits and their sums [kv_warps][query_rows]
 /// each.
 template <class T, int HeadSize, class Tile>
-__device__ void finish_segment(const split_params& p, const row_work& work, const segment& s,
-                               const float* shared, int& shared_arrivals) {
+__device__ void finish_segment(const split_params& p, const row_work& work, const segment& s, float* shared,
+                               int& shared_arrivals) {
   constexpr int output_floats = Tile::kv_warps * Tile::query_rows * Tile::output_pitch;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* const largest = shared + output_floats;
   const float* const sums = largest + Tile::kv_warps * Tile::query_rows;
-#pragma unroll 1
+#pragma unroll 2
   for (int line = warp; line < s.lines; line += split_warps) {
     line_softmax<HeadSize> row;
     float most = -INFINITY;
@@ -214,10 +192,7 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
   __syncthreads();
   if (shared_arrivals != s.parts - 1) return;
   if (threadIdx.x == 0) p.counters[s.counter] = 0;
-  if (s.lines <= split_warps)
-    merge_parts<T, HeadSize, Tile, 1, 18>(p, work, s);
-  else
-    merge_parts<T, HeadSize, Tile, 4, 4>(p, work, s);
+  merge_parts<T, HeadSize, Tile>(p, work, s, shared);
 }
 
 }  // namespace stepgraph::detail

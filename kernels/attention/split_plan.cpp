@@ -15,7 +15,8 @@ split_plan plan_split(int multiprocessors, const paged_attention_params& p, cons
   plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
   plan.min_tiles = options.min_tiles;
   const std::int64_t tiles = ((p.page_columns << p.page_shift) + split_kv_tokens - 1) / split_kv_tokens;
-  STEPGRAPH_EXPECTS((p.rows + p.tokens * group / (16 * plan.query_warps)) * tiles < std::int64_t{1} << 31,
+  STEPGRAPH_EXPECTS((p.rows + p.tokens * group / (16 * plan.query_warps)) * tiles < std::int64_t{1} << 31 &&
+                        tiles * split_kv_tokens * group < std::int64_t{1} << 31,
                     "paged_attention: ", p.rows, " rows and ", p.tokens, " tokens of up to ", tiles,
                     " KV tiles are more than the 2^31 that split-KV attention plans");
   const std::size_t line =

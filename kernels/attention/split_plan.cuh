@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/query_tile_costs.hpp"
 #include "kernels/attention/split_tile.cuh"
 
 namespace stepgraph::detail {
@@ -9,23 +10,34 @@ struct row_work {
   std::int32_t first_token = 0;  // of the row, packed
   std::int32_t tokens = 0;       // E
   std::int32_t length = 0;       // in the cache, new tokens included
-  std::int32_t first_tile = 0;   // KV tile that the first token's window begins in
-  std::int32_t tiles = 0;        // KV tiles from there on; one where there is nothing to see
   std::int32_t query_tiles = 0;
-  std::int32_t chunk = 0;  // batch-invariant: KV tiles of all its chunks but the last
+  std::int32_t cost = 0;   // KV tiles of all its query tiles, for each KV head
+  std::int32_t tiles = 0;  // of its only query tile, or with a window of each; one where nothing is seen
 
   __device__ std::int32_t base() const { return length - tokens; }
-  /// Of all its query tiles, for each KV head, in KV tiles.
-  __device__ std::int32_t cost() const { return query_tiles * tiles; }
 };
 
 /// A fault is rare and its report long: kept out of the kernels' straight code.
 inline __device__ __noinline__ void report_fault(const fault_sink& faults, int row, row_status status,
-                                          std::int64_t value) {
+                                                 std::int64_t value) {
   faults.report(op_id::paged_attention, row, status, value);
 }
 
-/// note: without branches, so that all loads are under way at once and the code stays short
+/// KV tile that query tile `i` of a row begins in, by its first token's window.
+template <int QueryRows>
+__device__ __forceinline__ int first_kv_tile(const split_params& p, const row_work& work, int i) {
+  if (p.op.window <= 0) return 0;
+  const int first_j = p.op.tree_mask ? 0 : i * QueryRows / p.group;
+  return max(0, work.base() + first_j + 1 - p.op.window) / split_kv_tokens;
+}
+
+template <int QueryRows>
+__device__ __forceinline__ query_tile_costs costs_of(const split_params& p, const row_work& work) {
+  return {QueryRows, static_cast<std::uint32_t>(p.group), static_cast<std::uint32_t>(max(work.base(), 0)),
+          split_kv_tokens};
+}
+
+/// note: all loads before any branch
 template <int QueryRows>
 __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool report) {
   const paged_attention_params& op = p.op;
@@ -38,12 +50,18 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
   if (report && work.tokens > 0 && work.length != length)
     report_fault(op.faults, row, row_status::length_clamped, length);
   work.query_tiles = (work.tokens * p.group + QueryRows - 1) / QueryRows;
-  work.first_tile = op.window > 0 ? max(0, work.base() + 1 - op.window) / split_kv_tokens : 0;
-  work.tiles = max(1, (work.length + split_kv_tokens - 1) / split_kv_tokens - work.first_tile);
-  // note: several query tiles are work enough without chunks
-  work.chunk = work.query_tiles > 1
-                   ? work.tiles
-                   : max(split_chunk_tiles, (work.tiles + split_max_chunks - 1) / split_max_chunks);
+  const int all_tiles = (work.length + split_kv_tokens - 1) / split_kv_tokens;
+  if (work.query_tiles <= 1) {
+    work.tiles = max(1, all_tiles - first_kv_tile<QueryRows>(p, work, 0));
+    work.cost = work.query_tiles * work.tiles;
+  } else if (op.window > 0) {
+    // what a query tile's tokens span with their windows, wherever that begins in a tile
+    const int span = op.tree_mask ? 64 : QueryRows / p.group + 2;
+    work.tiles = max(1, min(all_tiles, (op.window + span) / split_kv_tokens + 2));
+    work.cost = work.query_tiles * work.tiles;
+  } else {
+    work.cost = costs_of<QueryRows>(p, work).before(work.query_tiles);
+  }
   return work;
 }
 
@@ -70,7 +88,7 @@ __device__ block_work plan_block(const split_params& p) {
   const bool report = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < 32;
   int sum = 0;
 #pragma unroll 1
-  for (int row = first_row; row < last_row; ++row) sum += work_of<QueryRows>(p, row, report).cost();
+  for (int row = first_row; row < last_row; ++row) sum += work_of<QueryRows>(p, row, report).cost;
   int inclusive = sum;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -93,7 +111,7 @@ __device__ block_work plan_block(const split_params& p) {
   if (rows_each > 1 && (holder >> lane & 1))
 #pragma unroll 1
     for (; row < last_row - 1; ++row) {
-      const int cost = work_of<QueryRows>(p, row, false).cost();
+      const int cost = work_of<QueryRows>(p, row, false).cost;
       if (work.begin < row_begin + cost) break;
       row_begin += cost;
     }
@@ -123,6 +141,34 @@ struct segment {
   }
 };
 
+/// Where a query tile's KV tiles lie among its row's.
+struct query_tile_place {
+  std::int32_t query_tile = 0;
+  std::int32_t begin = 0;
+  std::int32_t tiles = 0;
+};
+
+/// The query tile that holds KV tile `offset` of its row's. Lanes of a warp search together.
+template <int QueryRows>
+__device__ query_tile_place find_query_tile(const split_params& p, const row_work& work, int offset) {
+  if (work.query_tiles == 1) return {0, 0, work.tiles};
+  if (p.op.window > 0) {
+    const int i = offset / work.tiles;
+    return {i, i * work.tiles, work.tiles};
+  }
+  const query_tile_costs costs = costs_of<QueryRows>(p, work);
+  int low = 0, high = work.query_tiles;  // the tile is in [low, high)
+#pragma unroll 1
+  while (high - low > 1) {
+    const int step = (high - low + 31) / 32, i = low + static_cast<int>(threadIdx.x) % 32 * step;
+    const unsigned not_after = __ballot_sync(~0u, i < high && static_cast<int>(costs.before(i)) <= offset);
+    low += (31 - __clz(not_after)) * step;
+    high = min(high, low + step);
+  }
+  const int begin = costs.before(low);
+  return {low, begin, static_cast<int>(costs.before(low + 1)) - begin};
+}
+
 /// The segment that begins at tile `at` of the concatenation. Returns where the next one does;
 /// batch-invariant chunks belong to the group in whose share they begin, and `lines` is 0 where none begins
 /// before the unit's end.
@@ -130,23 +176,28 @@ template <class Tile>
 __device__ std::int32_t next_segment(const split_params& p, const block_work& block, const row_work& work,
                                      int row, std::int32_t row_begin, std::int32_t at, segment& s) {
   const int kv_heads = p.op.kv_heads, group = p.group;
-  const int query_tile = work.query_tiles == 1 ? 0 : (at - row_begin) / work.tiles;
-  const std::int32_t unit_begin = row_begin + query_tile * work.tiles;
+  const query_tile_place place = find_query_tile<Tile::query_rows>(p, work, at - row_begin);
+  const int query_tile = place.query_tile, tiles = place.tiles;
+  const std::int32_t unit_begin = row_begin + place.begin;
   int tile = at - unit_begin, count;
   s.row = row;
   s.kv_head = block.kv_head;
   s.first_line = query_tile * Tile::query_rows;
   s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
   if (p.op.batch_invariant) {
-    const int begun = (tile + work.chunk - 1) / work.chunk * work.chunk;
-    if (begun >= work.tiles || unit_begin + begun >= block.end) {
+    // note: several query tiles are work enough without chunks
+    const int chunk = work.query_tiles > 1
+                          ? tiles
+                          : max(split_chunk_tiles, (tiles + split_max_chunks - 1) / split_max_chunks);
+    const int begun = (tile + chunk - 1) / chunk * chunk;
+    if (begun >= tiles || unit_begin + begun >= block.end) {
       s.lines = 0;
-      return min(unit_begin + work.tiles, block.end);
+      return min(unit_begin + tiles, block.end);
     }
     tile = begun;
-    count = min(work.chunk, work.tiles - tile);
-    s.part = tile / work.chunk;
-    s.parts = (work.tiles + work.chunk - 1) / work.chunk;
+    count = min(chunk, tiles - tile);
+    s.part = tile / chunk;
+    s.parts = (tiles + chunk - 1) / chunk;
     s.counter = row * kv_heads + s.kv_head;
     const int lines = work.tokens * group;
     const std::int64_t first =
@@ -154,17 +205,17 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
     s.partials = (first * p.op.heads + s.kv_head * lines) * p.max_chunks * Tile::slot_line;
     s.first_gap = s.gap = lines * Tile::slot_line;
   } else {
-    count = min(work.tiles - tile, block.end - at);
+    count = min(tiles - tile, block.end - at);
     s.part = 0;
     s.parts = 1;
     s.counter = 0;
     s.partials = s.first_gap = s.gap = 0;
-    if (count < work.tiles) {
+    if (count < tiles) {
       // a block has two slots: one for a unit that began before it, one for a unit that it begins and does
       // not end
       const int first_group = unit_begin / block.share;
       s.part = block.group - first_group;
-      s.parts = (unit_begin + work.tiles - 1) / block.share - first_group + 1;
+      s.parts = (unit_begin + tiles - 1) / block.share - first_group + 1;
       s.counter = first_group * kv_heads + s.kv_head;
       const int slot = Tile::query_rows * Tile::slot_line;
       s.partials = (std::int64_t{2} * s.counter + 1) * slot;
@@ -172,7 +223,7 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
       s.gap = 2 * kv_heads * slot;
     }
   }
-  s.first_tile = work.first_tile + tile;
+  s.first_tile = first_kv_tile<Tile::query_rows>(p, work, query_tile) + tile;
   s.last_tile = s.first_tile + count;
   return unit_begin + tile + count;
 }
