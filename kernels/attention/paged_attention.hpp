@@ -62,7 +62,7 @@ struct paged_attention_params {
   const std::int32_t* cache_seqlens = nullptr;  // [rows] or null; tokens in the cache, this step's included
   const std::uint64_t* tree_mask = nullptr;  // [tokens] or null: bit j: sees the row's j-th new token; itself
                                              // included, parents before children; needs cu_seqlens_q
-  std::int32_t tree_tokens = 64;    // most new tokens of a row with a mask, 1 to 64
+  std::int32_t tree_tokens = 64;             // most new tokens of a row with a mask, 1 to 64
   bool batch_invariant = false;     // a row's splits, and so its bits, depend on its own length and E alone
   void* workspace = nullptr;        // or null; 16-byte aligned. Zeroed once before the first use, left to the
                                     // op afterwards; shared by launches that follow each other in a stream

@@ -12,9 +12,9 @@ namespace stepgraph {
 struct draft_steps_metadata_params {
   decode_metadata_params decode{};  // lengths (their deltas are not used), source, page tables and window;
                                     // its vectors and cu_seqlens_q are not written
-  std::int32_t steps = 0;                 // draft decodes of the round
-  query_tokens query{};                   // E, 0 or 1 a row
-  std::int32_t slot_skip = -1;            // slot of a token that stores nothing: -1, or 0 for the sink
+  std::int32_t steps = 0;           // draft decodes of the round
+  query_tokens query{};             // E, 0 or 1 a row
+  std::int32_t slot_skip = -1;      // slot of a token that stores nothing: -1, or 0 for the sink
   std::int32_t* cache_seqlens = nullptr;  // out [steps, rows]
   index_sink cu_seqlens_k{};              // out [steps, rows + 1] or null
   index_sink out_cache_loc{};             // out [steps, query.tokens] or null
