@@ -1,5 +1,5 @@
 // Times attention over a paged cache as graph replays, beside a plain kernel that reads the same bytes, and
-// prints one JSON object a line. Page tables rotate over a pool far larger than the L2 cache.
+// writes them in the project's one JSON form. Page tables rotate over a pool far larger than the L2 cache.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +9,10 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include "bench/attention_kernels.hpp"
+#include "bench/report.hpp"
 #include "graphs/graph.hpp"
 #include "kernels/attention/split_attention.hpp"
 #include "tests/device_vector.hpp"
@@ -36,28 +39,20 @@ struct variant {
   detail::split_options options{};
 };
 
-struct timing {
-  std::vector<double> us;
-  void print(const std::string& name, const std::string& parameters, double bytes, double read) {
-    std::sort(us.begin(), us.end());
-    const double median = us[us.size() / 2];
-    std::printf(
-        "{\"name\": \"%s\", \"parameters\": \"%s\", \"median_us\": %.2f, \"minimum_us\": %.2f, "
-        "\"maximum_us\": %.2f, \"count\": %zu, \"bytes\": %.0f, \"TB/s\": %.2f, \"of_read\": %.3f}\n",
-        name.c_str(), parameters.c_str(), median, us.front(), us.back(), us.size(), bytes,
-        bytes / median * 1e-6, read > 0 ? read / median : 1.0);
-    std::fflush(stdout);
-  }
-  double median() {
-    std::sort(us.begin(), us.end());
-    return us[us.size() / 2];
-  }
-};
+/// Median and spread of measurements in microseconds.
+bench::timing timing_of(std::vector<double> us) {
+  std::sort(us.begin(), us.end());
+  return {.median = us[us.size() / 2],
+          .minimum = us.front(),
+          .maximum = us.back(),
+          .count = static_cast<int>(us.size())};
+}
 
 class attention_bench {
  public:
-  explicit attention_bench(stream_ref at)
+  attention_bench(stream_ref at, bench::report& to)
       : at_(at),
+        report_(to),
         keys_(device_memory(at.where()), pool_tokens * token_elements * 2),
         values_(device_memory(at.where()), pool_tokens * token_elements * 2),
         sink_(at, 1, 0) {
@@ -75,7 +70,7 @@ class attention_bench {
       longest = std::max<std::int64_t>(longest, each.length);
     }
     const double bytes = static_cast<double>(live) * token_elements * 2 * 2;
-    double read = 0;
+    bench::timing read;
     for (const variant& v : variants) {
       const std::int64_t columns = (std::max<std::int64_t>(longest, v.width) + v.page_size - 1) / v.page_size;
       std::int64_t pages_a_set = 0;
@@ -133,33 +128,33 @@ class attention_bench {
       const device_vector<std::uint8_t> workspace(at_, plan.workspace_bytes, 0);
       p.workspace = workspace.data();
       p.workspace_bytes = plan.workspace_bytes;
-      if (read == 0)
+      if (read.count == 0)
         read = time(sets, 1, [&](stream_ref s, int set) {
-                 const std::int64_t from = set * live * token_elements * 2;
-                 bench::read_plainly(s, keys_.as<char>() + from, values_.as<char>() + from,
-                                     live * token_elements * 2, sink_.data());
-               }).median();
-      timing result = time(table_sets, v.nodes, [&](stream_ref s, int set) {
+          const std::int64_t from = set * live * token_elements * 2;
+          bench::read_plainly(s, keys_.as<char>() + from, values_.as<char>() + from,
+                              live * token_elements * 2, sink_.data());
+        });
+      const bench::timing result = time(table_sets, v.nodes, [&](stream_ref s, int set) {
         paged_attention_params now = p;
         now.page_table += set * rows.size() * columns;
         detail::split_attention_cuda(s, now, v.options);
       });
-      const std::string parameters =
-          v.name + " page " + std::to_string(v.page_size) + " width " +
-          std::to_string(columns * v.page_size) + " min_tiles " + std::to_string(v.options.min_tiles) +
-          " oversubscribe " + std::to_string(v.options.oversubscribe) + " nodes " + std::to_string(v.nodes);
-      result.print(name, parameters, bytes, read);
+      add(name,
+          {{"variant", v.name},
+           {"page", v.page_size},
+           {"width", columns * v.page_size},
+           {"min_tiles", v.options.min_tiles},
+           {"oversubscribe", v.options.oversubscribe},
+           {"nodes", v.nodes}},
+          result, bytes, "plain read of the same bytes", read.median);
     }
-    std::printf(
-        "{\"name\": \"%s\", \"parameters\": \"plain read\", \"median_us\": %.2f, \"bytes\": %.0f, "
-        "\"TB/s\": %.2f}\n",
-        name.c_str(), read, bytes, bytes / read * 1e-6);
+    add(name, {{"variant", "plain read"}}, read, bytes, {}, 0);
   }
 
  private:
   /// Microseconds of one op: replays of one graph a set, one after another, in rounds of at least 200 us.
   template <class Op>
-  timing time(int sets, int nodes, Op&& op) {
+  bench::timing time(int sets, int nodes, Op&& op) {
     std::vector<graph_exec> execs;
     for (int set = 0; set < sets; ++set)
       execs.push_back(capture(at_, [&](stream_ref s) {
@@ -175,23 +170,26 @@ class attention_bench {
     };
     const double once = round(8);
     const int replays = std::clamp(static_cast<int>(1000 / (once * nodes)), 4, 64) / sets * sets + sets;
-    timing result;
+    std::vector<double> us;
     for (int i = 0; i < 3; ++i) round(replays);
-    for (int i = 0; i < 15; ++i) result.us.push_back(round(replays));
-    return result;
+    for (int i = 0; i < 15; ++i) us.push_back(round(replays));
+    return timing_of(std::move(us));
+  }
+
+  void add(const std::string& name, const nlohmann::json& parameters, const bench::timing& measured,
+           double bytes, const std::string& peer, double peer_us) {
+    report_.add(name, parameters, measured, static_cast<std::int64_t>(bytes), peer, peer_us);
+    std::fprintf(stderr, "%-22s %-90s %9.2f us  %5.2f TB/s\n", name.c_str(), parameters.dump().c_str(),
+                 measured.median, bytes / measured.median * 1e-6);
   }
 
   stream_ref at_;
+  bench::report& report_;
   buffer keys_, values_;
   device_vector<std::uint32_t> sink_;
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::string only = argc > 1 ? argv[1] : "";
-  const stream at(device::cuda());
-  attention_bench b(at);
+void run_cases(attention_bench& b, const std::string& only) {
   const auto wanted = [&](const char* name) {
     return only.empty() || std::string(name).find(only) != std::string::npos;
   };
@@ -244,11 +242,7 @@ int main(int argc, char** argv) {
   }
   // prompt chunks: operations count rather than bytes
   const auto extend = [&](const char* name, const std::vector<row>& rows) {
-    if (!wanted(name)) return;
-    double pairs = 0;
-    for (const row& each : rows) pairs += each.tokens * (each.length - each.tokens + (each.tokens + 1) / 2.0);
-    std::printf("{\"name\": \"%s\", \"operations\": %.4g}\n", name, pairs * heads * head_size * 4);
-    b.run(name, rows, {{}});
+    if (wanted(name)) b.run(name, rows, {{}});
   };
   extend("extend 4x2048", std::vector<row>(4, {2048, 2048}));
   std::vector<row> uneven(8, {64, 2048 + 64});
@@ -256,4 +250,25 @@ int main(int argc, char** argv) {
   extend("extend uneven", uneven);
   extend("extend even", std::vector<row>(8, {568, 2048 + 568}));
   extend("extend full rectangle", std::vector<row>(8, {4096, 2048 + 4096}));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string only, json = "-", commit = "unknown";
+  CLI::App app{"Attention over a paged cache, as graph replays, beside a plain read of the same bytes"};
+  app.add_option("--only", only, "cases whose name contains this");
+  app.add_option("--json", json, "file to write, or - for standard output")->capture_default_str();
+  app.add_option("--commit", commit, "commit that was built")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    const stream at(device::cuda());
+    bench::report report(device::cuda(), commit);
+    attention_bench b(at, report);
+    run_cases(b, only);
+    report.write(json);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "bench_attention: %s\n", failure.what());
+    return 1;
+  }
 }
