@@ -11,7 +11,8 @@ Sets this machine up (scripts/setup.sh), builds in build/, fetches the model, an
 those that Meson knows by these names. The last line counts test cases: N passed, N failed, N skipped.
 
   --filter PATTERN  only doctest cases whose name fits, such as '*page table*'; tests of the suite 'example' are left out
-  --sanitize        with AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/, host backend only
+  --sanitize        with AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/, host backend only, tests in
+                    their small form
   --no-model        does not fetch the model; the tests that need it are skipped
   --help            this
 
@@ -31,7 +32,7 @@ while (($#)); do
       shift ;;
     --sanitize)
       build="build-asan"
-      export STEPGRAPH_CUDA=off
+      export STEPGRAPH_CUDA=off STEPGRAPH_TEST_SMALL=1
       # the sanitizers' code sets off warnings that the plain build does not have
       configuration=("-Db_sanitize=address,undefined" -Db_lundef=false -Doptimization=1 -Dwerror=false) ;;
     --no-model) model=0 ;;
