@@ -16,6 +16,7 @@ stream_ref stream_ref::adopt_cuda(device where, void* cuda_stream) {
 }
 
 void stream_ref::copy(void* to, const void* from, std::size_t bytes) const {
+  if (bytes == 0) return;  // then the pointers may be null
   // outside a capture at once: recording a node allocates, a copy must not
   if (is_host() && !is_capturing()) {
     detail::require_in_capture(*this, "a copy");
@@ -28,6 +29,7 @@ void stream_ref::copy(void* to, const void* from, std::size_t bytes) const {
 }
 
 void stream_ref::fill(void* to, unsigned char value, std::size_t bytes) const {
+  if (bytes == 0) return;
   if (is_host() && !is_capturing()) {
     detail::require_in_capture(*this, "a fill");
     std::memset(to, value, bytes);
