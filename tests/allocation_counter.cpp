@@ -16,6 +16,13 @@ void* operator new(std::size_t bytes) {
   if (void* const made = std::malloc(bytes ? bytes : 1)) return made;
   throw std::bad_alloc();
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++calls;
+  return std::malloc(bytes ? bytes : 1);
+}
+void operator delete(void* pointer, const std::nothrow_t&) noexcept {
+  std::free(pointer);
+}
 void operator delete(void* pointer) noexcept {
   std::free(pointer);
 }
