@@ -218,7 +218,8 @@ TEST_CASE("exact distribution of 200,000 draws: plain sampling is a round withou
 }
 
 TEST_CASE("same-coin: accept and residual from one number fail the chi-square that separate numbers pass") {
-  // 200,000 draws of the oracle, a draft drawn from q in front of p
+  // draws of the oracle, a draft drawn from q in front of p; always as many as it takes to tell the two apart
+  constexpr int draws = 200000;
   const std::vector<double> p{0.1, 0.2, 0.3, 0.4}, q{0.6, 0.2, 0.1, 0.1};
   const auto statistic = [&](bool same_coin) {
     std::vector<std::int64_t> counts(4);
