@@ -11,9 +11,9 @@ constexpr unsigned char wild_kv = 0xff;  // NaN in every element type
 }  // namespace
 
 void step_executor::state::allocate(const kv_layout& layout) {
-  detail::buffer_sizes sizes{.rows = row_buckets.largest(),
+  detail::buffer_sizes sizes{.rows = guard_off("pad-capacity") ? limits.max_rows : row_buckets.largest(),
                              .tokens = std::max(row_buckets.largest(), token_buckets.largest()),
-                             .emitted = limits.max_draft_tokens + 1,
+                             .emitted = limits.max_draft_tokens + (guard_off("sizing") ? 0 : 1),
                              .page_columns = pages_of(limits.max_context, page_shift),
                              .kv_pages = limits.kv_pages,
                              .scratch_bytes = 0,
@@ -27,7 +27,8 @@ void step_executor::state::allocate(const kv_layout& layout) {
     if (step.scratch_bytes)
       for (const int rows : row_buckets.sizes())
         for (const int tokens : token_sizes(step.kind, rows))
-          sizes.scratch_bytes = std::max(sizes.scratch_bytes, step.scratch_bytes(rows, tokens));
+          sizes.scratch_bytes = std::max(guard_off("capture-order") ? 0 : sizes.scratch_bytes,
+                                         step.scratch_bytes(rows, tokens));
 
   memory_resource& memory = options.memory ? *options.memory : device_memory(where);
   device_block = detail::carve(limits, layout, sizes, memory, options.memory_budget, buffers);

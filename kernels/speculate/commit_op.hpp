@@ -92,7 +92,9 @@ struct commit_kv_op {
       for (int place = 1; place <= kept; ++place) {
         const std::int32_t node = path[place];
         if (node == place || node < place || node >= count) continue;
-        const std::int64_t from = p.slots[first + node], to = p.slots[first + place];
+        const std::int64_t from = p.slots[first + node];
+        std::int64_t to = p.slots[first + place];
+        if (guard_off("shared-prefix")) to = to >> p.page_shift << p.page_shift;
         if (!usable(row, from, column) || !usable(row, to, column)) continue;
         *at(plane, to, offset) = *at(plane, from, offset);
       }

@@ -24,7 +24,8 @@ struct step_prologue_op {
     for (int row = team.rank(); row < rows(); row += team.size()) p.row_status[row] = 0;
     team.sync();
     apply_patches(team);
-    for (int row = team.rank(); row < rows(); row += team.size()) row_vectors(row, row < live);
+    for (int row = team.rank(); row < rows(); row += team.size())
+      row_vectors(row, row < live || guard_off("pad-shrink"));
     team.sync();  // the table and the rows are read below
     token_inputs_op{p.inputs}.vectors(team);
     team.sync();
