@@ -25,6 +25,7 @@ std::vector<int> step_executor::state::token_sizes(step_kind kind, int rows) con
   std::vector<int> sizes;
   for (const int tokens : token_buckets.sizes()) {
     if (tokens < rows) continue;
+    if (tokens >= most && guard_off("coverage")) break;
     sizes.push_back(tokens);
     if (tokens >= most) break;
   }
@@ -33,6 +34,7 @@ std::vector<int> step_executor::state::token_sizes(step_kind kind, int rows) con
 }
 
 step_key step_executor::state::key_for(step_kind kind, int rows, int tokens, int variant) const {
+  if (guard_off("key")) variant = 0;
   const int bucket = row_buckets.bucket_for(std::max(rows, 1));
   const int wanted = std::max(tokens, bucket);
   if (!is_ragged(kind) || wanted > token_buckets.largest()) return {kind, bucket, bucket, variant};

@@ -132,6 +132,7 @@ std::optional<step_ticket> step_executor::replay(step_kind kind, std::span<const
   const one_thread guard(state_->busy);
   const nvtx_range range("stepgraph replay");
   state& s = *state_;
+  if (guard_off("alternate")) s.stream.synchronize();
   const state::plan wanted = s.check_rows(kind, rows, variant);
   const auto found = s.captures.find(wanted.key);
   STEPGRAPH_EXPECTS(

@@ -30,7 +30,9 @@ struct step_epilogue_op {
   }
 
  private:
-  STEPGRAPH_HD bool ran(int row) const { return p.query_counts[row] > 0 && p.row_status[row] == 0; }
+  STEPGRAPH_HD bool ran(int row) const {
+    return guard_off("pad-scope") || (p.query_counts[row] > 0 && p.row_status[row] == 0);
+  }
 
   STEPGRAPH_HD void advance(int row, std::int32_t length, std::int32_t token) const {
     const std::int32_t request = p.requests[row];
