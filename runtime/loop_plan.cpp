@@ -144,6 +144,8 @@ bool speculative_loop::state::launch_round() {
   }
   noted.draft_length = most;
   const bool sampled = samples(), tree = most > 0 && options.drafts.trees;
+  if (!tree)
+    for (step_row& row : rows) row.parents = {};
   launch({.kind = most > 0 ? step_kind::target_verify : step_kind::decode,
           .rows = rows,
           .variant = tree      ? (sampled ? options.sampled_tree_variant : options.greedy_tree_variant)
