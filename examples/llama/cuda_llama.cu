@@ -83,7 +83,8 @@ class cuda_llama final : public llama_model {
   std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
 
   void forward(const step_context& step) const override {
-    const scratch s = place(step.scratch.data(), step.key);
+    scratch s = place(step.scratch.data(), step.key);
+    if (step.hidden) s.hidden = step.hidden;  // a draft is fed from there
     const int tokens = step.key.tokens, hidden = config_.hidden_size, ffn = config_.ffn_size;
     const int attention = config_.heads * config_.head_size;
     const int qkv = attention + 2 * config_.kv_heads * config_.head_size;
@@ -113,7 +114,7 @@ class cuda_llama final : public llama_model {
     const int lines = head_lines(step.key);
     norm(step, s.hidden, output_norm_, s.last, all_tokens_to_head(step.key) ? nullptr : step.last_row, lines);
     matmul(step, output(), s.last, s.logits, config_.vocab_size, hidden, lines, false);
-    emit(step, s.argmax);
+    emit(step);
   }
 
  private:
@@ -123,7 +124,6 @@ class cuda_llama final : public llama_model {
   struct scratch {
     float *logits, *hidden, *qkv, *gate_up;
     T *normed, *query, *attended, *activated, *last;
-    std::int32_t* argmax;
     std::size_t bytes;
   };
 
@@ -155,7 +155,6 @@ class cuda_llama final : public llama_model {
     take(s.attended, n * attention);
     take(s.activated, n * config_.ffn_size);
     take(s.last, lines * config_.hidden_size);
-    take(s.argmax, lines);
     s.bytes = offset;
     return s;
   }
@@ -252,6 +251,7 @@ class cuda_llama final : public llama_model {
     params.faults = step.faults;
     params.cu_seqlens_q = step.cu_seqlens_q;
     params.cache_seqlens = step.cache_seqlens;
+    params.tree_mask = step.ancestors;
     params.workspace = attention_workspace_.data();
     params.workspace_bytes = attention_workspace_.bytes();
     paged_attention(step.stream, params);

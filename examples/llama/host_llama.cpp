@@ -49,7 +49,7 @@ class host_llama final : public llama_model {
       enqueue_host(step.stream, "feed_forward", [this, step, l] { feed_forward(step, l); });
     }
     enqueue_host(step.stream, "output_head", [this, step] { output_head(step); });
-    emit(step, place(step.scratch.data(), step.key).argmax);
+    emit(step);
   }
 
  private:
@@ -58,7 +58,6 @@ class host_llama final : public llama_model {
   };
   struct scratch {
     float *logits, *hidden, *normed, *query, *key, *value, *attended, *projected, *gate, *up, *last;
-    std::int32_t* argmax;
     std::size_t bytes;
   };
 
@@ -83,14 +82,15 @@ class host_llama final : public llama_model {
     take(s.gate, n * config_.ffn_size);
     take(s.up, n * config_.ffn_size);
     take(s.last, lines * hidden);
-    take(s.argmax, lines);
     s.bytes = offset;
     return s;
   }
 
   /// The step's scratch, and how many tokens are live: the model's own work is on those alone.
   std::pair<scratch, int> live(const step_context& step) const {
-    return {place(step.scratch.data(), step.key), step.cu_seqlens_q[step.key.rows]};
+    scratch s = place(step.scratch.data(), step.key);
+    if (step.hidden) s.hidden = step.hidden;  // a draft is fed from there
+    return {s, step.cu_seqlens_q[step.key.rows]};
   }
 
   static std::span<float> lines(float* data, int count, std::int64_t width) {
@@ -162,7 +162,9 @@ class host_llama final : public llama_model {
                                   .head_size = config_.head_size,
                                   .page_shift = step.page_shift,
                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_size)),
-                                  .faults = step.faults});
+                                  .faults = step.faults,
+                                  .cu_seqlens_q = step.cu_seqlens_q,
+                                  .tree_mask = step.ancestors});
   }
 
   void feed_forward(const step_context& step, int l) const {
