@@ -26,8 +26,33 @@ struct bucket_statistics {
       0;  // rows of the bucket times page columns: what capture at full width would touch
 };
 
+/// Device times of one thing that happened again and again, in microseconds.
+struct time_statistics {
+  std::uint64_t count = 0;
+  double sum = 0;
+  double largest = 0;
+  std::uint64_t over_5us = 0;
+
+  void add(double microseconds) {
+    ++count;
+    sum += microseconds;
+    if (microseconds > largest) largest = microseconds;
+    if (microseconds > 5) ++over_5us;
+  }
+  double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0.0; }
+};
+
+/// What `executor_options::time_steps` measures, by the device's own clock.
+struct step_times {
+  time_statistics by_kind[5];      // index is the step_kind
+  time_statistics between_steps;   // gaps within a round
+  time_statistics between_rounds;  // gaps from one round to the next, the copy of its inputs included
+  std::int64_t last_end = 0;       // nanoseconds of the device's clock
+};
+
 struct executor_statistics {
   std::vector<bucket_statistics> buckets;
+  step_times times;
   std::uint64_t eager_steps = 0;
   std::uint64_t would_block = 0;  // times a replay found all staging in flight
 

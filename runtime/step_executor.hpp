@@ -10,6 +10,7 @@
 
 #include "graphs/arena.hpp"
 #include "graphs/stream.hpp"
+#include "kernels/page_source.hpp"
 #include "kernels/step/step_epilogue.hpp"
 #include "runtime/bucket_policy.hpp"
 #include "runtime/request_table.hpp"
@@ -25,6 +26,7 @@ struct adopted_requests {
   page_source source{};
   std::int32_t* seq_lens = nullptr;    // [requests], tokens in the cache; each step advances them
   std::int32_t* last_token = nullptr;  // [requests], the token sampled last; each step writes it
+  sampling_settings* sampling = nullptr;  // [requests], read by sampled steps; null where there are none
 };
 
 /// Asks the steps themselves to end requests: at these ids, at a request's budget, at the context's end, at a
@@ -78,12 +80,6 @@ struct step_row {
   /// In an extend step: the token of the prompt that comes after this chunk, which then emits nothing; or
   /// negative: what the target samples comes next.
   std::int32_t following = -1;
-};
-
-/// What a request brings along when it is opened.
-struct request_settings {
-  std::int32_t budget = INT32_MAX;  // tokens it may emit, where the executor finishes requests
-  sampling_settings sampling{};     // for sampled steps
 };
 
 /// A target step with the draft's steps around it, all staged by one copy: before a verify step the draft's
@@ -178,8 +174,8 @@ class step_executor {
   /// Tokens of `request` in the cache after the steps launched so far, at most.
   std::int64_t length_bound(request_id request) const;
 
-  /// True if a request has tokens of its own in the draft's cache, and K may be over 0.
-  bool has_draft() const;
+  bool has_draft() const;  // options.draft was given
+  bool finishes() const;   // options.finish was given
 
  private:
   struct state;

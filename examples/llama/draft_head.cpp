@@ -26,12 +26,12 @@ class head_reader {
   template <class Number>
   Number number(const std::string& key) const {
     const auto found = file_.metadata().find(key);
-    STEPGRAPH_EXPECTS(found != file_.metadata().end(), where(), "metadata lacks ", quoted(key));
+    STEPGRAPH_EXPECTS(found != file_.metadata().end(), where(), "metadata lacks ", llama::quoted(key));
     const std::string& text = found->second;
     Number value{};
     const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-    STEPGRAPH_EXPECTS(failed == std::errc{} && end == text.data() + text.size() && value > 0, where(), key, " is ",
-                      quoted(text), ", expected a positive number");
+    STEPGRAPH_EXPECTS(failed == std::errc{} && end == text.data() + text.size() && value > 0, where(), key,
+                      " is ", llama::quoted(text), ", expected a positive number");
     return value;
   }
 
@@ -53,18 +53,18 @@ class head_reader {
     const std::int64_t size =
         entry != file_.tensors().end() && entry->second.shape.size() == 1 ? entry->second.shape[0] : 0;
     const safetensors_tensor& found = take(name, {size});
-    STEPGRAPH_EXPECTS(found.type == "I32", where(), "tensor ", name, " is of type ", quoted(found.type),
-                      ", expected 'I32'");
+    STEPGRAPH_EXPECTS(found.type == "I32", where(), "tensor ", name, " is of type ",
+                      llama::quoted(found.type), ", expected 'I32'");
     std::vector<std::int32_t> out(static_cast<std::size_t>(size));
     std::memcpy(out.data(), found.data.data(), found.data.size());
     for (std::size_t i = 0; i < out.size(); ++i)
-      STEPGRAPH_EXPECTS(out[i] >= 0 && out[i] < vocab_size && (i == 0 || out[i] > out[i - 1]), where(), name, "[", i,
-                        "] is ", out[i], ", expected ascending tokens below ", vocab_size);
+      STEPGRAPH_EXPECTS(out[i] >= 0 && out[i] < vocab_size && (i == 0 || out[i] > out[i - 1]), where(), name,
+                        "[", i, "] is ", out[i], ", expected ascending tokens below ", vocab_size);
     return out;
   }
 
   void check_all_read() const {
-    STEPGRAPH_EXPECTS(unread_.empty(), where(), "tensor ", quoted(*unread_.begin()),
+    STEPGRAPH_EXPECTS(unread_.empty(), where(), "tensor ", llama::quoted(*unread_.begin()),
                       " has no place in a draft head; leaving it out would change results");
   }
 
@@ -82,8 +82,8 @@ class head_reader {
   tensor_type read_type(const std::string& name, const safetensors_tensor& found) const {
     if (found.type == "F32") return tensor_type::f32;
     if (found.type == "F16") return tensor_type::f16;
-    STEPGRAPH_EXPECTS(found.type == "BF16", where(), "tensor ", name, " is of type ", quoted(found.type),
-                      ", expected 'F32', 'F16' or 'BF16'");
+    STEPGRAPH_EXPECTS(found.type == "BF16", where(), "tensor ", name, " is of type ",
+                      llama::quoted(found.type), ", expected 'F32', 'F16' or 'BF16'");
     return tensor_type::bf16;
   }
 
@@ -154,9 +154,10 @@ class draft_head final : public draft_model {
 draft_head_weights load_draft_head(const safetensors_file& file, const llama_weights& target) {
   head_reader reader(file);
   const auto stated = file.metadata().find("format");
-  STEPGRAPH_EXPECTS(stated != file.metadata().end() && stated->second == format, reader.where(), "format is ",
-                    stated == file.metadata().end() ? "not stated" : quoted(stated->second), ", expected ",
-                    quoted(format));
+  STEPGRAPH_EXPECTS(
+      stated != file.metadata().end() && stated->second == format, reader.where(), "format is ",
+      stated == file.metadata().end() ? std::string("not stated") : message(llama::quoted(stated->second)),
+      ", expected ", llama::quoted(format));
   draft_head_weights out;
   llama_config& config = out.model.config;
   config = {.layers = 1,
@@ -172,11 +173,12 @@ draft_head_weights load_draft_head(const safetensors_file& file, const llama_wei
   out.target_vocab_size = reader.number<int>("target_vocab_size");
   STEPGRAPH_EXPECTS(config.hidden_size == target.config.hidden_size, reader.where(), "hidden_size is ",
                     config.hidden_size, ", the target's is ", target.config.hidden_size);
-  STEPGRAPH_EXPECTS(out.target_vocab_size == target.config.vocab_size, reader.where(), "target_vocab_size is ",
-                    out.target_vocab_size, ", the target's vocabulary has ", target.config.vocab_size);
-  STEPGRAPH_EXPECTS(config.heads % config.kv_heads == 0 && config.head_size % 2 == 0, reader.where(), config.heads,
-                    " query heads of size ", config.head_size, " do not go with ", config.kv_heads,
-                    " key-value heads and rotary pairs");
+  STEPGRAPH_EXPECTS(out.target_vocab_size == target.config.vocab_size, reader.where(),
+                    "target_vocab_size is ", out.target_vocab_size, ", the target's vocabulary has ",
+                    target.config.vocab_size);
+  STEPGRAPH_EXPECTS(config.heads % config.kv_heads == 0 && config.head_size % 2 == 0, reader.where(),
+                    config.heads, " query heads of size ", config.head_size, " do not go with ",
+                    config.kv_heads, " key-value heads and rotary pairs");
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t query_size = std::int64_t{config.heads} * config.head_size;
   const std::int64_t kv_size = std::int64_t{config.kv_heads} * config.head_size;
@@ -200,10 +202,8 @@ draft_head_weights load_draft_head(const safetensors_file& file, const llama_wei
   auto storage = std::make_shared<head_storage>(
       head_storage{file.storage(), target.storage, take_rows(target.output, out.target_ids)});
   out.model.token_embedding = target.token_embedding;
-  out.model.output = {.type = target.output.type,
-                      .rows = config.vocab_size,
-                      .columns = hidden,
-                      .data = storage->output};
+  out.model.output = {
+      .type = target.output.type, .rows = config.vocab_size, .columns = hidden, .data = storage->output};
   out.model.storage = std::move(storage);
   return out;
 }

@@ -14,7 +14,8 @@ namespace stepgraph::llama {
 /// A feature-level draft: one decoder layer whose input pairs a token's embedding with a hidden state, and which
 /// chooses among a part of the target's tokens with the target's own output matrix.
 struct draft_head_weights {
-  llama_weights model;  // one layer, `fusion` set; the embedding is the target's, the output its draft tokens' rows
+  llama_weights
+      model;  // one layer, `fusion` set; the embedding is the target's, the output its draft tokens' rows
   std::vector<std::int32_t> target_ids;  // [model.config.vocab_size] token of the target, ascending
   int target_vocab_size = 0;
 };

@@ -48,19 +48,21 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+template <class T>
 struct keep_hidden_params {
-  const float* residual;         // [tokens, hidden]
-  const std::int32_t* last_row;  // [rows]
+  const T* residual;              // [tokens, hidden]
+  const std::int32_t* last_row;   // [rows]
   const std::int32_t* live_rows;  // one number
-  const std::int32_t* out_line;  // [rows] line of each row, or null: the row itself
-  float* hidden_out;             // out [*, hidden]
+  const std::int32_t* out_line;   // [rows] line of each row, or null: the row itself
+  T* hidden_out;                  // out [*, hidden]
   int hidden_size;
 };
 
 // grid: captured rows
 // a block copies the state of a row's last token
-inline __global__ void __launch_bounds__(threads)
-    keep_hidden_kernel(const __grid_constant__ keep_hidden_params p) {
+template <class T>
+__global__ void __launch_bounds__(threads)
+    keep_hidden_kernel(const __grid_constant__ keep_hidden_params<T> p) {
   wait_for_predecessor();
   const int row = blockIdx.x;
   if (row >= *p.live_rows) return;

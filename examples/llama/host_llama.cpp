@@ -61,7 +61,6 @@ class host_llama final : public llama_model {
   };
   struct scratch {
     float *logits, *hidden, *normed, *query, *key, *value, *attended, *projected, *gate, *up, *last, *pair;
-    std::int32_t* argmax;
     std::size_t bytes;
   };
 
@@ -87,14 +86,15 @@ class host_llama final : public llama_model {
     take(s.up, n * config_.ffn_size);
     take(s.last, lines * hidden);
     take(s.pair, weights_.fusion ? n * 2 * hidden : 0);
-    take(s.argmax, lines);
     s.bytes = offset;
     return s;
   }
 
   /// The step's scratch, and how many tokens are live: the model's own work is on those alone.
   std::pair<scratch, int> live(const step_context& step) const {
-    return {place(step.scratch.data(), step.key), step.cu_seqlens_q[step.key.rows]};
+    scratch s = place(step.scratch.data(), step.key);
+    if (step.hidden) s.hidden = step.hidden;  // a draft is fed from there
+    return {s, step.cu_seqlens_q[step.key.rows]};
   }
 
   static std::span<float> lines(float* data, int count, std::int64_t width) {
@@ -181,7 +181,9 @@ class host_llama final : public llama_model {
                                   .head_size = config_.head_size,
                                   .page_shift = step.page_shift,
                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_size)),
-                                  .faults = step.faults});
+                                  .faults = step.faults,
+                                  .cu_seqlens_q = step.cu_seqlens_q,
+                                  .tree_mask = step.ancestors});
   }
 
   void feed_forward(const step_context& step, int l) const {
@@ -207,9 +209,9 @@ class host_llama final : public llama_model {
                   config_.hidden_size, s.last + std::int64_t{line} * config_.hidden_size);
     if (step.hidden_out)
       for (int row = 0; row < count; ++row)
-        std::copy_n(s.last + std::int64_t{row} * config_.hidden_size, config_.hidden_size,
-                    step.hidden_out +
-                        std::int64_t{step.out_line ? step.out_line[row] : row} * config_.hidden_size);
+        std::copy_n(
+            s.last + std::int64_t{row} * config_.hidden_size, config_.hidden_size,
+            step.hidden_out + std::int64_t{step.out_line ? step.out_line[row] : row} * config_.hidden_size);
     normalise(s.last, weights_.output_norm, s.last, count);
     product(output_, s.last, s.logits, count);
   }

@@ -74,7 +74,8 @@ class typed_pass final : public forward_pass {
   }
 
   void forward(const step_context& step) const override {
-    const scratch s = place(step.scratch.data(), step.key);
+    scratch s = place(step.scratch.data(), step.key);
+    if (step.hidden) s.hidden = step.hidden;  // a draft is fed from there
     check_cublas(cublasSetStream(cublas_, static_cast<cudaStream_t>(step.stream.native())),
                  "cublasSetStream");
     // cublasSetStream forgets the workspace
@@ -172,13 +173,13 @@ class typed_pass final : public forward_pass {
   }
 
   void keep_hidden(const step_context& step, const scratch& s) const {
-    run<keep_hidden_params>(step, "keep_hidden", keep_hidden_kernel, step.key.rows,
-                            {.residual = s.hidden,
-                             .last_row = step.last_row,
-                             .live_rows = step.live_rows,
-                             .out_line = step.out_line,
-                             .hidden_out = step.hidden_out,
-                             .hidden_size = config_.hidden_size});
+    run<keep_hidden_params<float>>(step, "keep_hidden", keep_hidden_kernel<float>, step.key.rows,
+                                   {.residual = s.hidden,
+                                    .last_row = step.last_row,
+                                    .live_rows = step.live_rows,
+                                    .out_line = step.out_line,
+                                    .hidden_out = step.hidden_out,
+                                    .hidden_size = config_.hidden_size});
   }
 
   void fused_layer(const step_context& step, const scratch& s, int l) const {
@@ -359,6 +360,7 @@ class typed_pass final : public forward_pass {
     params.faults = step.faults;
     params.cu_seqlens_q = step.cu_seqlens_q;
     params.cache_seqlens = step.cache_seqlens;
+    params.tree_mask = step.ancestors;
     params.workspace = attention_workspace_.data();
     params.workspace_bytes = attention_workspace_.bytes();
     paged_attention(step.stream, params);

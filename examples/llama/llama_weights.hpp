@@ -66,8 +66,8 @@ struct llama_weights {
   llama_config config;
   tensor token_embedding;  // [vocab, hidden]
   std::vector<llama_layer_weights> layers;
-  std::vector<float> output_norm;  // [hidden]
-  tensor output;                   // [vocab, hidden]; the embedding itself where the model ties them
+  std::vector<float> output_norm;      // [hidden]
+  tensor output;                       // [vocab, hidden]; the embedding itself where the model ties them
   std::optional<input_fusion> fusion;  // of a draft head; the embedding then has the target's rows
   std::shared_ptr<const void> storage;
 };

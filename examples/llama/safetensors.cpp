@@ -44,7 +44,8 @@ safetensors_tensor read_tensor(const nlohmann::json& entry, std::span<const std:
                     " does not lie in the file's ", data.size(), " bytes of tensors");
   out.data = data.subspan(range[0], range[1] - range[0]);
   std::uint64_t bytes = element_bytes(out.type);
-  STEPGRAPH_EXPECTS(bytes > 0, what, " is of type ", quoted(out.type), ", which this reader does not know");
+  STEPGRAPH_EXPECTS(bytes > 0, what, " is of type ", llama::quoted(out.type),
+                    ", which this reader does not know");
   for (const std::int64_t size : out.shape) {
     STEPGRAPH_EXPECTS(size > 0 && static_cast<std::uint64_t>(size) <= data.size(), what, " has shape ",
                       shape_text(out.shape), ", more than the file holds, or nothing");
@@ -86,12 +87,13 @@ void safetensors_file::parse() {
   const std::span<const std::byte> data = std::span(*bytes_).subspan(prefix + length);
   for (const auto& [key, value] : header.items()) {
     if (key != "__metadata__") {
-      tensors_[key] = read_tensor(value, data, message("safetensors ", name_, ": tensor ", quoted(key)));
+      tensors_[key] =
+          read_tensor(value, data, message("safetensors ", name_, ": tensor ", llama::quoted(key)));
       continue;
     }
     STEPGRAPH_EXPECTS(value.is_object(), "safetensors ", name_, ": __metadata__ is no object");
     for (const auto& [name, content] : value.items()) {
-      STEPGRAPH_EXPECTS(content.is_string(), "safetensors ", name_, ": metadata ", quoted(name),
+      STEPGRAPH_EXPECTS(content.is_string(), "safetensors ", name_, ": metadata ", llama::quoted(name),
                         " is no text");
       metadata_[name] = content.get<std::string>();
     }
@@ -100,7 +102,8 @@ void safetensors_file::parse() {
 
 const safetensors_tensor& safetensors_file::tensor(const std::string& name) const {
   const auto found = tensors_.find(name);
-  STEPGRAPH_EXPECTS(found != tensors_.end(), "safetensors ", name_, ": there is no tensor ", quoted(name));
+  STEPGRAPH_EXPECTS(found != tensors_.end(), "safetensors ", name_, ": there is no tensor ",
+                    llama::quoted(name));
   return found->second;
 }
 

@@ -73,13 +73,15 @@ inline safetensors_writer random_head(reference::random_integers& random, const 
                   {"norm_epsilon", "1e-05"}};
   const auto values = [&](std::int64_t count, float scale, float centre) {
     std::vector<float> made(static_cast<std::size_t>(count));
-    for (float& value : made) value = centre + scale * (static_cast<float>(random.below(2001)) / 1000.0f - 1.0f);
+    for (float& value : made)
+      value = centre + scale * (static_cast<float>(random.below(2001)) / 1000.0f - 1.0f);
     return made;
   };
   for (const char* name : {"embedding_norm", "hidden_norm", "attention_norm", "ffn_norm", "output_norm"})
     out.tensor(name, "F32", {hidden}, values(hidden, 0.5f, 1.0f));
   const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t columns) {
-    const std::vector<float> made = values(rows * columns, 2.0f / std::sqrt(static_cast<float>(columns)), 0.0f);
+    const std::vector<float> made =
+        values(rows * columns, 2.0f / std::sqrt(static_cast<float>(columns)), 0.0f);
     if (type == element_type::f32) return out.tensor(name, "F32", {rows, columns}, made);
     std::vector<bf16> rounded;
     for (const float value : made) rounded.push_back(from_float<bf16>(value));

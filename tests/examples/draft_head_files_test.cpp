@@ -59,8 +59,10 @@ TEST_CASE("a draft head that does not go with the target, or is none, is refused
     CAPTURE(text);
     CHECK(text.find(part) != text.npos);
   };
-  has(changed([](auto& file) { file.metadata["hidden_size"] = "64"; }), "hidden_size is 64, the target's is 128");
-  has(changed([](auto& file) { file.metadata["target_vocab_size"] = "49152"; }), "target_vocab_size is 49152");
+  has(changed([](auto& file) { file.metadata["hidden_size"] = "64"; }),
+      "hidden_size is 64, the target's is 128");
+  has(changed([](auto& file) { file.metadata["target_vocab_size"] = "49152"; }),
+      "target_vocab_size is 49152");
   has(changed([](auto& file) { file.metadata["format"] = "another"; }), "format is 'another'");
   has(changed([](auto& file) { file.metadata.erase("format"); }), "format is not stated");
   has(changed([](auto& file) { file.metadata["heads"] = "4x"; }), "heads is '4x'");
@@ -89,16 +91,16 @@ TEST_CASE("a safetensors file that is cut or contradicts itself is refused") {
     CAPTURE(size);
     CHECK_FALSE(refusal({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)}, target).empty());
   }
-  for (const char* header :
-       {"", "[]", "{", R"({"x": 1})", R"({"__metadata__": []})", R"({"__metadata__": {"a": 1}})",
-        R"({"x": {"dtype": "F32", "shape": [4]}})", R"({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0]}})",
-        R"({"x": {"dtype": "F32", "shape": [4], "data_offsets": [8, 4]}})",
-        R"({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 32]}})",
-        R"({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 16]}})",
-        R"({"x": {"dtype": "F32", "shape": [5], "data_offsets": [0, 16]}})",
-        R"({"x": {"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]}})",
-        R"({"x": {"dtype": "F32", "shape": [16, 16, 16, 16], "data_offsets": [0, 16]}})",
-        R"({"x": {"dtype": "F37", "shape": [4], "data_offsets": [0, 16]}})"}) {
+  for (const char* header : {"", "[]", "{", R"({"x": 1})", R"({"__metadata__": []})",
+                             R"({"__metadata__": {"a": 1}})", R"({"x": {"dtype": "F32", "shape": [4]}})",
+                             R"({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0]}})",
+                             R"({"x": {"dtype": "F32", "shape": [4], "data_offsets": [8, 4]}})",
+                             R"({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 32]}})",
+                             R"({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 16]}})",
+                             R"({"x": {"dtype": "F32", "shape": [5], "data_offsets": [0, 16]}})",
+                             R"({"x": {"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]}})",
+                             R"({"x": {"dtype": "F32", "shape": [16, 16, 16, 16], "data_offsets": [0, 16]}})",
+                             R"({"x": {"dtype": "F37", "shape": [4], "data_offsets": [0, 16]}})"}) {
     CAPTURE(header);
     CHECK_THROWS_AS(safetensors_file(safetensors_writer::bytes(header, std::string(16, 'x')), "a file"),
                     invalid_argument);

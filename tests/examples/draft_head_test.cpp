@@ -22,8 +22,8 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 /// What a step of the draft works on, made on the host for rows of `counts` new entries after `lengths`.
 struct draft_step {
-  std::vector<std::int32_t> live_rows, query_counts, cache_seqlens, cu_seqlens_q, last_row, token_ids, positions,
-      row_of, causal_length, out_cache_loc, hidden_row, out_line;
+  std::vector<std::int32_t> live_rows, query_counts, cache_seqlens, cu_seqlens_q, last_row, token_ids,
+      positions, row_of, causal_length, out_cache_loc, hidden_row, out_line;
 };
 
 double distance(const std::vector<float>& got, std::size_t at, const std::vector<double>& want) {
@@ -42,10 +42,14 @@ class draft_run {
       : random_(seed),
         target_(make_tiny_weights(7, tiny_config())),
         rows_(rows),
-        tolerance_(type == element_type::f32 ? 2e-5 : test_device().is_host() ? 2e-5 : 0.03) {
+        tolerance_(type == element_type::f32 ? 2e-5
+                   : test_device().is_host() ? 2e-5
+                                             : 0.03) {
     std::vector<std::int32_t> ids;
-    for (int id = 0; id < target_.config.vocab_size; id += 1 + static_cast<int>(random_.below(4))) ids.push_back(id);
-    head_ = load_draft_head(safetensors_file(random_head(random_, target_.config, ids, type).file(), "head"), target_);
+    for (int id = 0; id < target_.config.vocab_size; id += 1 + static_cast<int>(random_.below(4)))
+      ids.push_back(id);
+    head_ = load_draft_head(safetensors_file(random_head(random_, target_.config, ids, type).file(), "head"),
+                            target_);
     model_ = make_llama(test_device(), head_.model);
     for (int row = 0; row < rows; ++row) {
       references_.emplace_back(head_.model);
@@ -81,9 +85,9 @@ class draft_run {
         made.positions.push_back(position);
         made.row_of.push_back(row);
         made.causal_length.push_back(position + 1);
-        made.out_cache_loc.push_back(table_[static_cast<std::size_t>(row * page_columns + position / page_size)] *
-                                         page_size +
-                                     position % page_size);
+        made.out_cache_loc.push_back(
+            table_[static_cast<std::size_t>(row * page_columns + position / page_size)] * page_size +
+            position % page_size);
         logits[static_cast<std::size_t>(row)] = reference.forward(token, state);
         states[static_cast<std::size_t>(row)] = reference.hidden();
       }
@@ -105,7 +109,8 @@ class draft_run {
       if (counts[row] == 0) continue;
       CAPTURE(row);
       const std::size_t line = static_cast<std::size_t>(rows_) - 1 - row;
-      CHECK(distance(got_logits, row * logits[row].size(), {logits[row].begin(), logits[row].end()}) < tolerance_);
+      CHECK(distance(got_logits, row * logits[row].size(), {logits[row].begin(), logits[row].end()}) <
+            tolerance_);
       CHECK(distance(got_states, line * static_cast<std::size_t>(hidden()), states[row]) < tolerance_);
       std::copy_n(got_states.begin() + static_cast<std::int64_t>(line) * hidden(), hidden(),
                   own_.begin() + static_cast<std::int64_t>(row) * hidden());
@@ -124,36 +129,54 @@ class draft_run {
     const auto put = [&](const std::vector<std::int32_t>& values) { return device_vector(at, values); };
     const auto live_rows = put(made.live_rows), query_counts = put(made.query_counts),
                cache_seqlens = put(made.cache_seqlens), cu_seqlens_q = put(made.cu_seqlens_q),
-               last_row = put(made.last_row), token_ids = put(made.token_ids), positions = put(made.positions),
-               row_of = put(made.row_of), causal_length = put(made.causal_length),
-               out_cache_loc = put(made.out_cache_loc), hidden_row = put(made.hidden_row),
-               out_line = put(made.out_line), table = put(table_);
+               last_row = put(made.last_row), token_ids = put(made.token_ids),
+               positions = put(made.positions), row_of = put(made.row_of),
+               causal_length = put(made.causal_length), out_cache_loc = put(made.out_cache_loc),
+               hidden_row = put(made.hidden_row), out_line = put(made.out_line), table = put(table_);
     const device_vector hidden_in(at, fed);
     const device_vector hidden_out(at, static_cast<std::size_t>((rows_ + 1) * hidden()), nan);
-    step_context step{.key = key, .stream = at};
-    step.live_rows = live_rows.data();
-    step.query_counts = query_counts.data();
-    step.cache_seqlens = cache_seqlens.data();
-    step.cu_seqlens_q = cu_seqlens_q.data();
-    step.last_row = last_row.data();
-    step.token_ids = token_ids.data();
-    step.positions = positions.data();
-    step.row_of = row_of.data();
-    step.causal_length = causal_length.data();
-    step.out_cache_loc = out_cache_loc.data();
-    step.page_table = table.data();
-    step.page_table_stride = step.page_columns = page_columns;
-    step.page_shift = 3;
-    step.kv = &kv_;
-    step.hidden_in = hidden_in.data();
-    step.hidden_row = hidden_row.data();
-    step.hidden_out = hidden_out.data();
-    step.out_line = out_line.data();
-    step.hidden_size = hidden();
-    step.scratch = {scratch.data(), scratch.bytes()};
-    model_->enqueue_logits(step);
+    model_->enqueue_logits({.key = key,
+                            .stream = at,
+                            .live_rows = live_rows.data(),
+                            .requests = nullptr,
+                            .query_counts = query_counts.data(),
+                            .cache_seqlens = cache_seqlens.data(),
+                            .cu_seqlens_q = cu_seqlens_q.data(),
+                            .cu_seqlens_k = nullptr,
+                            .last_row = last_row.data(),
+                            .token_ids = token_ids.data(),
+                            .positions = positions.data(),
+                            .row_of = row_of.data(),
+                            .causal_length = causal_length.data(),
+                            .out_cache_loc = out_cache_loc.data(),
+                            .page_table = table.data(),
+                            .page_table_stride = page_columns,
+                            .page_columns = page_columns,
+                            .page_shift = 3,
+                            .kv = &kv_,
+                            .parents = nullptr,
+                            .ancestors = nullptr,
+                            .next_token = nullptr,
+                            .argmax = nullptr,
+                            .accepted = {},
+                            .out_line = out_line.data(),
+                            .feed_token = nullptr,
+                            .hidden = nullptr,
+                            .hidden_in = hidden_in.data(),
+                            .hidden_row = hidden_row.data(),
+                            .hidden_out = hidden_out.data(),
+                            .hidden_size = hidden(),
+                            .draft_step = 0,
+                            .sampled = false,
+                            .sampling = {},
+                            .distributions = nullptr,
+                            .drafted = {},
+                            .probabilities = nullptr,
+                            .probabilities_stride = 0,
+                            .scratch = {scratch.data(), scratch.bytes()},
+                            .faults = {}});
     std::vector<float> logits(static_cast<std::size_t>(rows_) * head_.target_ids.size());
-    at.copy(logits.data(), llama_model::logits(step), logits.size() * sizeof(float));
+    at.copy(logits.data(), scratch.data(), logits.size() * sizeof(float));  // the head of the scratch
     at.synchronize();
     return {logits, hidden_out.get()};
   }

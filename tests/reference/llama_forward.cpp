@@ -50,8 +50,7 @@ std::vector<float> llama_reference::forward(int token) {
 
 std::vector<float> llama_reference::forward(int token, std::span<const float> state) {
   std::vector<double> pair = normalize(embed(token), embedding_norm_);
-  const std::vector<double> second =
-      normalize(std::vector<double>(state.begin(), state.end()), state_norm_);
+  const std::vector<double> second = normalize(std::vector<double>(state.begin(), state.end()), state_norm_);
   pair.insert(pair.end(), second.begin(), second.end());
   return run(multiply(fusion_, pair));
 }
