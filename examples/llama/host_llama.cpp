@@ -26,6 +26,7 @@ class host_llama final : public llama_model {
                          .gate = host_matrix(layer.gate),
                          .up = host_matrix(layer.up),
                          .down = host_matrix(layer.down)});
+    if (weights.fusion) fusion_ = host_matrix(weights.fusion->weight);
   }
 
   device where() const noexcept override { return device::host(); }
@@ -41,15 +42,17 @@ class host_llama final : public llama_model {
 
   std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
 
-  void forward(const step_context& step) const override {
-    enqueue_host(step.stream, "embed", [this, step] { embed(step); });
+  void enqueue_logits(const step_context& step) const override {
+    if (weights_.fusion)
+      enqueue_host(step.stream, "fuse_inputs", [this, step] { fuse_inputs(step); });
+    else
+      enqueue_host(step.stream, "embed", [this, step] { embed(step); });
     for (int l = 0; l < config_.layers; ++l) {
       enqueue_host(step.stream, "attention_inputs", [this, step, l] { attention_inputs(step, l); });
       attend(step, l);
       enqueue_host(step.stream, "feed_forward", [this, step, l] { feed_forward(step, l); });
     }
     enqueue_host(step.stream, "output_head", [this, step] { output_head(step); });
-    emit(step);
   }
 
  private:
@@ -57,7 +60,7 @@ class host_llama final : public llama_model {
     host_matrix query, key, value, attention_output, gate, up, down;
   };
   struct scratch {
-    float *logits, *hidden, *normed, *query, *key, *value, *attended, *projected, *gate, *up, *last;
+    float *logits, *hidden, *normed, *query, *key, *value, *attended, *projected, *gate, *up, *last, *pair;
     std::size_t bytes;
   };
 
@@ -82,6 +85,7 @@ class host_llama final : public llama_model {
     take(s.gate, n * config_.ffn_size);
     take(s.up, n * config_.ffn_size);
     take(s.last, lines * hidden);
+    take(s.pair, weights_.fusion ? n * 2 * hidden : 0);
     s.bytes = offset;
     return s;
   }
@@ -116,6 +120,21 @@ class host_llama final : public llama_model {
     for (int t = 0; t < tokens; ++t)
       dequantize_row(weights_.token_embedding, step.token_ids[t],
                      lines(s.hidden + std::int64_t{t} * config_.hidden_size, 1, config_.hidden_size));
+  }
+
+  /// A draft head's layer begins with the product of a token's embedding beside the state it is fed.
+  void fuse_inputs(const step_context& step) const {
+    const auto [s, tokens] = live(step);
+    const std::int64_t hidden = config_.hidden_size;
+    for (int t = 0; t < tokens; ++t) {
+      const std::span<float> embedding = lines(s.pair + t * 2 * hidden, 1, hidden);
+      const std::span<float> state = lines(s.pair + (t * 2 + 1) * hidden, 1, hidden);
+      dequantize_row(weights_.token_embedding, step.token_ids[t], embedding);
+      rms_norm(embedding, weights_.fusion->embedding_norm, config_.norm_epsilon, embedding);
+      rms_norm({step.hidden_in + step.hidden_row[t] * hidden, static_cast<std::size_t>(hidden)},
+               weights_.fusion->hidden_norm, config_.norm_epsilon, state);
+    }
+    product(fusion_, s.pair, s.hidden, tokens);
   }
 
   void attention_inputs(const step_context& step, int l) const {
@@ -188,12 +207,17 @@ class host_llama final : public llama_model {
     for (int line = 0; line < count; ++line)
       std::copy_n(s.hidden + std::int64_t{all ? line : step.last_row[line]} * config_.hidden_size,
                   config_.hidden_size, s.last + std::int64_t{line} * config_.hidden_size);
+    if (step.hidden_out)
+      for (int row = 0; row < count; ++row)
+        std::copy_n(
+            s.last + std::int64_t{row} * config_.hidden_size, config_.hidden_size,
+            step.hidden_out + std::int64_t{step.out_line ? step.out_line[row] : row} * config_.hidden_size);
     normalise(s.last, weights_.output_norm, s.last, count);
     product(output_, s.last, s.logits, count);
   }
 
   llama_weights weights_;  // the embedding and the norms, and the file they lie in
-  host_matrix output_;
+  host_matrix output_, fusion_;
   std::vector<layer> layers_;
   rope_table rope_table_;
 };

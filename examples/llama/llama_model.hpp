@@ -33,9 +33,15 @@ class llama_model {
   /// Scratch that `forward` needs in a bucket, bytes.
   virtual std::size_t scratch_bytes(const step_key& key) const = 0;
 
+  /// Enqueues the forward pass up to the logits. Neither allocates nor synchronises.
+  virtual void enqueue_logits(const step_context& step) const = 0;
+
   /// Enqueues the whole forward pass and what follows from its logits; also as a draft's step, where it takes
   /// no notice of the target's states. Neither allocates nor synchronises.
-  virtual void forward(const step_context& step) const = 0;
+  void forward(const step_context& step) const {
+    enqueue_logits(step);
+    emit(step);
+  }
 
   /// The logits of the step that ran last, float32, in device memory: [rows, vocab_size], in a verify step
   /// [tokens, vocab_size]. They are the head of the scratch.
