@@ -55,8 +55,8 @@ void step_executor::state::capture_one(const step_key& key, const step_definitio
   detail::refuse_in_capture("another capture");
   try {
     // once eagerly, with nothing live: libraries load and handles are made outside the capture
-    if (!guard_off("nan-warm-up"))
-      stream.fill(buffers.staging, 0, detail::staging_layout{key.rows, key.tokens, step.tree}.bytes());
+    stream.fill(buffers.staging, guard_off("nan-warm-up") ? 1 : 0,
+                detail::staging_layout{key.rows, key.tokens, step.tree}.bytes());
     enqueue(key, step);
     stream.synchronize();
     const auto start = std::chrono::steady_clock::now();

@@ -86,6 +86,13 @@ step_ticket step_executor::run_eager(const step_round& round) {
   return ticket;
 }
 
+bool step_executor::table_read(step_ticket ticket) const {
+  STEPGRAPH_EXPECTS(state_->options.read_fence,
+                    "step_executor::table_read: needs executor_options::read_fence");
+  STEPGRAPH_EXPECTS(ticket.executor == state_->id, "step_executor: a ticket of another executor, or of none");
+  return __atomic_load_n(state_->read_fence, __ATOMIC_ACQUIRE) >= ticket.sequence;
+}
+
 bool step_executor::ready(step_ticket ticket) const {
   const state& s = *state_;
   return ticket.sequence <= s.completed || s.slots[s.slot_of(ticket)].results.query();
@@ -144,7 +151,7 @@ const executor_statistics& step_executor::statistics() const {
   return state_->statistics;
 }
 std::span<const carving_info> step_executor::carvings() const {
-  return state_->device_block.carvings();
+  return state_->carvings;
 }
 std::int64_t step_executor::free_pages() const {
   return state_->requests ? state_->requests->pages().free_pages() : 0;
