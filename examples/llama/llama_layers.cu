@@ -187,6 +187,7 @@ class typed_pass final : public forward_pass {
   }
 
   void head(const step_context& step, const scratch& s, bool fused) const {
+    if (getenv("STEP_SKIP_HEAD")) return;
     const int lines = llama_model::head_lines(step.key);
     const std::int32_t* const source = llama_model::all_tokens_to_head(step.key) ? nullptr : step.last_row;
     if constexpr (std::is_same_v<T, bf16>)
@@ -297,6 +298,7 @@ class typed_pass final : public forward_pass {
   }
 
   void attend(const step_context& step, const scratch& s, int l) const {
+    if (getenv("STEP_SKIP_ATTENTION")) return;
     paged_attention_params params = attention_shape(step.key.rows, step.key.tokens);
     params.query = s.query;
     params.output = s.attended;

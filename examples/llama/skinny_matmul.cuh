@@ -20,6 +20,13 @@ constexpr int tile_rows = 8;       // weights' lines of one tensor-core tile
 constexpr int block_columns = 32;  // columns that one 16-byte load of each lane covers
 constexpr int max_split = 8;       // warps that share a tile's columns
 
+/// Lets the successor start its own prologue, before this kernel has waited itself.
+__device__ __forceinline__ void allow_successor() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
 /// How a product is cut; all of it from the shape, so that sums do not depend on the tokens.
 struct skinny_cut {
   int split = 1;   // warps that share a tile, each with its own columns
@@ -167,17 +174,21 @@ struct skinny_epilogue<plain_product> {
 /// 1 / sqrt(mean + epsilon) of a token's squares, by the four lanes that share it.
 __device__ __forceinline__ float norm_scale(const skinny_input& in, std::int64_t line) {
   if (!in.squares) return 1.0f;
-  const int parts = in.columns / tile_rows;
-  const auto* const squares = reinterpret_cast<const float4*>(in.squares + line * parts);
+  const int vectors = in.columns / tile_rows / 4;
+  const auto* const squares = reinterpret_cast<const float4*>(in.squares + line * (in.columns / tile_rows));
   float sum = 0.0f;
-#pragma unroll 8
-  for (int i = threadIdx.x % 4; i < parts / 4; i += 4) {
-    const float4 four = squares[i];
-    sum += (four.x + four.y) + (four.z + four.w);
+#pragma unroll 1
+  for (int first = threadIdx.x % 4; first < vectors; first += 32) {
+    float4 each[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      each[i] = first + 4 * i < vectors ? squares[first + 4 * i] : float4{0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += (each[i].x + each[i].y) + (each[i].z + each[i].w);
   }
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
-  return rsqrtf(sum / in.columns + in.epsilon);
+  return rsqrtf(__fdividef(sum, in.columns) + in.epsilon);
 }
 
 /// A warp's walk over its tiles' columns, a batch of `Depth` column blocks after another.
@@ -208,6 +219,7 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
   constexpr int n_tiles = epilogue::row_tiles, m_tiles = (TokenTiles + 1) / 2;
   constexpr int part_size = n_tiles * TokenTiles * 32, batch_size = n_tiles * depth * 32;
   extern __shared__ uint4 shared[];  // weights [warps, stages, batch], then sums [2 rounds, warps, part]
+  allow_successor();
   const skinny_input& in = p.product.in;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, split = p.cut.split, teams = p.cut.teams;
   const int warps = split * teams, tiles = p.cut.tiles, tile_step = gridDim.x * teams;
@@ -326,10 +338,10 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
         sum[n] = {0.0f, 0.0f};
 #pragma unroll
         for (int part = 0; part < max_split; ++part) {
-          if (part >= split) break;
-          const float2 more = parts[part * part_size + n * TokenTiles * 32];
-          sum[n].x += more.x;
-          sum[n].y += more.y;
+          // note: a select, so that all loads are under way at once
+          const float2 more = parts[part < split ? part * part_size + n * TokenTiles * 32 : 0];
+          sum[n].x += part < split ? more.x : 0.0f;
+          sum[n].y += part < split ? more.y : 0.0f;
         }
         sum[n].x *= scale;
         sum[n].y *= scale;
