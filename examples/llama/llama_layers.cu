@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "examples/llama/cluster_attention.hpp"
 #include "examples/llama/cuda_llama_kernels.cuh"
 #include "examples/llama/host_ops.hpp"
 #include "examples/llama/llama_model.hpp"
@@ -314,6 +315,13 @@ class typed_pass final : public forward_pass {
     params.cache_seqlens = step.cache_seqlens;
     params.workspace = attention_workspace_.data();
     params.workspace_bytes = attention_workspace_.bytes();
+    // a row's tokens at most
+    const int row_tokens = step.key.kind == step_kind::decode ? 1
+                           : step.key.kind == step_kind::target_verify
+                               ? std::min(step.key.tokens, static_cast<int>(step.accepted.stride))
+                               : step.key.tokens;
+    if (fuses(step.key) && !getenv("STEP_SPLIT") && has_cluster_attention(where_, params, row_tokens))
+      return cluster_attention(step.stream, params, row_tokens);
     paged_attention(step.stream, params);
   }
 

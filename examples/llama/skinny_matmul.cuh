@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "examples/llama/skinny_matmul.hpp"
+#include "examples/llama/successor.cuh"
 #include "graphs/error.hpp"
 #include "kernels/attention/mma.cuh"
 #include "kernels/launch.cuh"
@@ -19,13 +20,6 @@ using stepgraph::detail::wait_copies;
 constexpr int tile_rows = 8;       // weights' lines of one tensor-core tile
 constexpr int block_columns = 32;  // columns that one 16-byte load of each lane covers
 constexpr int max_split = 8;       // warps that share a tile's columns
-
-/// Lets the successor start its own prologue, before this kernel has waited itself.
-__device__ __forceinline__ void allow_successor() {
-#if __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-#endif
-}
 
 /// How a product is cut; all of it from the shape, so that sums do not depend on the tokens.
 struct skinny_cut {
@@ -48,7 +42,7 @@ __device__ __forceinline__ std::uint32_t pack_pair(float first, float second) {
 }
 
 // What follows a product. `token_state` is what a thread needs of its token, `operand` of its token and a pair of
-// rows; both are fetched while the product is under way.
+// rows; both are fetched while the product is under way, the former (and `early`, the latter) before the wait.
 
 template <class Product>
 struct skinny_epilogue;
@@ -56,6 +50,7 @@ struct skinny_epilogue;
 template <>
 struct skinny_epilogue<qkv_product> {
   static constexpr int row_tiles = 1;
+  static constexpr bool early = true;
   struct token_state {
     std::int64_t place = 0;
     int position = 0;
@@ -65,11 +60,11 @@ struct skinny_epilogue<qkv_product> {
 
   __device__ static int row(const qkv_product&, int tile, int) { return tile * tile_rows; }
   __device__ static token_state begin(const qkv_product& p, int token) {
-    const std::int64_t slot = p.out_cache_loc[token];
+    const std::int64_t slot = __ldcg(p.out_cache_loc + token);
     return {.place = (slot >> p.page_shift) * p.cache.page_stride +
                      (slot & ((std::int64_t{1} << p.page_shift) - 1)) * p.cache.token_stride,
-            .position = p.positions[token],
-            .stores = p.causal_length[token] > 0};
+            .position = __ldcg(p.positions + token),
+            .stores = __ldcg(p.causal_length + token) > 0};
   }
   __device__ static operand fetch(const qkv_product& p, const token_state& state, int, int tile, int pair) {
     const int at = tile * tile_rows + 2 * pair, head = at / p.head_size;
@@ -99,6 +94,7 @@ struct skinny_epilogue<qkv_product> {
 template <>
 struct skinny_epilogue<residual_product> {
   static constexpr int row_tiles = 1;
+  static constexpr bool early = false;
   struct token_state {};
   struct operand {
     float2 residual, gain;
@@ -129,6 +125,7 @@ struct skinny_epilogue<residual_product> {
 template <>
 struct skinny_epilogue<gated_product> {
   static constexpr int row_tiles = 2;
+  static constexpr bool early = true;
   struct token_state {};
   struct operand {};
 
@@ -150,6 +147,7 @@ struct skinny_epilogue<gated_product> {
 template <>
 struct skinny_epilogue<plain_product> {
   static constexpr int row_tiles = 2;
+  static constexpr bool early = true;
   struct token_state {};
   struct operand {};
 
@@ -316,15 +314,19 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
     return;
   }
 
-  wait_for_predecessor();
   const int group = warp - warps, token = first_token + group * 8 + lane / 4, pair = lane % 4;
   const bool there = token < in.tokens;
   const int safe = there ? token : 0;
-  const float scale = norm_scale(in, in.source ? in.source[safe] : safe);
   const auto state = epilogue::begin(p.product, safe);
+  typename epilogue::operand operand{};
+  if (epilogue::early)
+    operand = epilogue::fetch(p.product, state, safe, min(blockIdx.x * teams, tiles - 1), pair);
+  wait_for_predecessor();
+  const float scale = norm_scale(in, in.source ? in.source[safe] : safe);
   for (int round = 0; round < rounds; ++round) {
     const int first_tile = blockIdx.x * teams + round * tile_step;
-    auto operand = epilogue::fetch(p.product, state, safe, min(first_tile, tiles - 1), pair);
+    if (!epilogue::early || round > 0)
+      operand = epilogue::fetch(p.product, state, safe, min(first_tile, tiles - 1), pair);
     __syncthreads();
     for (int team = 0; team < teams; ++team) {
       const int tile = first_tile + team;
@@ -377,7 +379,7 @@ void launch_skinny(stream_ref at, const char* name, const Product& product) {
   const int warps = p.cut.split * p.cut.teams,
             token_groups = (product.in.tokens + TokenTiles * 8 - 1) / (TokenTiles * 8);
   const int blocks = (p.cut.tiles + p.cut.teams - 1) / p.cut.teams;
-  const int grid = std::min(blocks, multiprocessors * environment("SKINNY_BLOCKS", 2));
+  const int grid = std::min(blocks, multiprocessors * environment("SKINNY_BLOCKS", 4));
   const int share = (product.in.columns / block_columns + p.cut.split - 1) / p.cut.split;
   p.cut.stages = std::min(stages<Product>, (blocks + grid - 1) / grid * ((share + depth - 1) / depth));
   constexpr int tiles = skinny_epilogue<Product>::row_tiles;
@@ -397,7 +399,8 @@ void launch_skinny(stream_ref at, const char* name, const Product& product) {
   const int together = environment("SKINNY_TOKENS", 32);
   if (tokens <= 8 || together <= 8) return launch_skinny<Product, 1>(at, name, product);
   if (tokens <= 16 || together <= 16) return launch_skinny<Product, 2>(at, name, product);
-  launch_skinny<Product, 4>(at, name, product);
+  if (tokens <= 32 || together <= 32) return launch_skinny<Product, 4>(at, name, product);
+  launch_skinny<Product, 8>(at, name, product);
 }
 
 }  // namespace stepgraph::llama::detail
