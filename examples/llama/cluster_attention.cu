@@ -7,6 +7,12 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/launch.cuh"
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define STEPGRAPH_CLUSTER(blocks)  // never launched there
+#else
+#define STEPGRAPH_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
+#endif
+
 namespace stepgraph::llama {
 namespace {
 
@@ -214,7 +220,7 @@ struct query_tile {
 // the blocks of a cluster take tiles of 64 tokens of a row in turn, for the query heads of one KV head and all tokens of the row;
 // each sends every other its share of the weighted values' columns, and each writes its columns of the output
 template <int HeadSize, int QueryTiles, int Cluster>
-__global__ void __launch_bounds__(threads) __cluster_dims__(Cluster, 1, 1)
+__global__ void __launch_bounds__(threads) STEPGRAPH_CLUSTER(Cluster)
     cluster_attention_kernel(const __grid_constant__ paged_attention_params p) {
   constexpr int ring_stages = stages<HeadSize>, lines = 16 * QueryTiles, sources = warps * Cluster;
   constexpr int columns = HeadSize / Cluster;  // of the output that a block writes
