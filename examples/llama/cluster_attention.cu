@@ -21,6 +21,7 @@ using namespace stepgraph::detail;  // the instructions
 constexpr int threads = 128, warps = 4;
 constexpr int tile_tokens = 64;  // keys and values of a stage; a warp takes 16
 constexpr int max_cluster = 8;
+constexpr std::uint32_t nowhere = ~0u;  // of shared memory
 
 template <int HeadSize>
 constexpr int stages = HeadSize == 64 ? 4 : 3;
@@ -33,6 +34,13 @@ constexpr int shared_bytes = stages<HeadSize> * 2 * tile_tokens* HeadSize * 2 + 
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+/// Says that this block is there, no more.
+__device__ __forceinline__ void cluster_greet() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 
@@ -58,6 +66,12 @@ __device__ __forceinline__ int swizzled(int piece, int line) {
   return piece ^ (line & 7);
 }
 
+/// A fault is rare and its report long: kept out of straight code.
+__device__ __noinline__ void report(const fault_sink& faults, int row, row_status status,
+                                    std::int64_t value) {
+  faults.report(op_id::paged_attention, row, status, value);
+}
+
 struct row_shape {
   int first_token, tokens, length;
   __device__ int base() const { return length - tokens; }
@@ -72,7 +86,7 @@ __device__ row_shape shape_of(const paged_attention_params& p, int row) {
   shape.tokens = min(max(end, shape.first_token), p.tokens) - shape.first_token;
   shape.length = static_cast<int>(min(std::int64_t{max(length, 0)}, capacity));
   if (shape.tokens > 0 && shape.length != length && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
-    p.faults.report(op_id::paged_attention, row, row_status::length_clamped, length);
+    report(p.faults, row, row_status::length_clamped, length);
   return shape;
 }
 
@@ -107,25 +121,33 @@ struct tile_loader {
     }
   }
 
-  /// Starts the copies of positions [begin, end) of a tile; with `rest`, zeros for those past the row.
-  __device__ void start(int tile, int stage, const std::int32_t (&pages)[passes], int begin, int end,
-                        bool rest) const {
+  /// Element of the pool where this thread's piece of `position` lies, negative if nowhere.
+  __device__ std::int64_t place(int position, std::int32_t page) const {
+    if (page < 0 || (p.cache.pages > 0 && page >= p.cache.pages)) {
+      if (piece == 0) report(p.faults, row, row_status::slot_out_of_range, page);
+      return -1;
+    }
+    const int in_page = position & ((1 << p.page_shift) - 1);
+    return page * p.cache.page_stride + in_page * p.cache.token_stride + head_offset;
+  }
+
+  __device__ std::uint32_t target(int stage, int line) const {
+    return ring + stage * 2 * keys_bytes + line * line_bytes + swizzled(piece, line) * 16;
+  }
+
+  __device__ void copy(std::uint32_t to, std::int64_t from) const {
+    copy_async(to, static_cast<const bf16*>(p.cache.keys) + max(from, std::int64_t{0}), from >= 0);
+    copy_async(to + keys_bytes, static_cast<const bf16*>(p.cache.values) + max(from, std::int64_t{0}),
+               from >= 0);
+  }
+
+  /// Starts the copies of a tile's positions before `end`; zeros for those past the row.
+  __device__ void start(int tile, int stage, const std::int32_t (&pages)[passes], int end) const {
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) {
       const int line = pass * pass_tokens + token, position = tile * tile_tokens + line;
-      const std::int32_t page = pages[pass];
-      bool there = position >= begin && position < end;
-      const bool known = page >= 0 && (p.cache.pages <= 0 || page < p.cache.pages);
-      if (there && !known && piece == 0)
-        p.faults.report(op_id::paged_attention, row, row_status::slot_out_of_range, page);
-      if (!there && !(rest && position >= length)) continue;
-      there = there && known;
-      const int in_page = position & ((1 << p.page_shift) - 1);
-      const std::int64_t from =
-          there ? page * p.cache.page_stride + in_page * p.cache.token_stride + head_offset : 0;
-      const std::uint32_t to = ring + stage * 2 * keys_bytes + line * line_bytes + swizzled(piece, line) * 16;
-      copy_async(to, static_cast<const bf16*>(p.cache.keys) + from, there);
-      copy_async(to + keys_bytes, static_cast<const bf16*>(p.cache.values) + from, there);
+      if (position < end || position >= length)
+        copy(target(stage, line), position < end ? place(position, pages[pass]) : -1);
     }
   }
 };
@@ -235,25 +257,41 @@ __global__ void __launch_bounds__(threads) STEPGRAPH_CLUSTER(Cluster)
     wait_for_predecessor();
     return;
   }
-  if (Cluster > 1) cluster_arrive();
+  if (Cluster > 1) cluster_greet();
   const int tiles = (shape.length + tile_tokens - 1) / tile_tokens;
   const int count = rank < tiles ? (tiles - rank + Cluster - 1) / Cluster : 0;
   const loader_type loader(p, row, shape.length, shared_address(shared));
   const int base = max(shape.base(), 0);
 
-  std::int32_t pages[ring_stages][loader_type::passes], next_pages[loader_type::passes];
-#pragma unroll
-  for (int i = 0; i < ring_stages; ++i) loader.look_up(i < count ? rank + i * Cluster : tiles, pages[i]);
-  loader.look_up(ring_stages < count ? rank + ring_stages * Cluster : tiles, next_pages);
-#pragma unroll
+  // what earlier steps have written
+  std::int32_t next_pages[loader_type::passes];
+  const auto tile_of = [&](int i) { return i < count ? rank + i * Cluster : tiles; };
+  loader.look_up(tile_of(0), next_pages);
+#pragma unroll 1
   for (int i = 0; i < ring_stages; ++i) {
-    if (i < count) loader.start(rank + i * Cluster, i, pages[i], 0, base, true);
+    std::int32_t pages[loader_type::passes];
+#pragma unroll
+    for (int pass = 0; pass < loader_type::passes; ++pass) pages[pass] = next_pages[pass];
+    loader.look_up(tile_of(i + 1), next_pages);
+    if (i < count) loader.start(tile_of(i), i, pages, base);
     commit_copies();
+  }
+  // this step's tokens, as far as they lie in the same tiles
+  constexpr int new_passes = lines / loader_type::pass_tokens;
+  std::int64_t new_from[new_passes];
+  std::uint32_t new_to[new_passes];
+#pragma unroll
+  for (int pass = 0; pass < new_passes; ++pass) {
+    const int position = base + pass * loader_type::pass_tokens + loader.token, tile = position / tile_tokens;
+    const int i = tile / Cluster;
+    const bool mine = position < shape.length && tile % Cluster == rank && i < ring_stages;
+    new_to[pass] = mine ? loader.target(i, position % tile_tokens) : nowhere;
+    new_from[pass] = mine ? loader.place(position, __ldcg(loader.table + (position >> p.page_shift))) : -1;
   }
   wait_for_predecessor();
 #pragma unroll
-  for (int i = 0; i < ring_stages; ++i)
-    if (i < count) loader.start(rank + i * Cluster, i, pages[i], base, shape.length, false);
+  for (int pass = 0; pass < new_passes; ++pass)
+    if (new_to[pass] != nowhere) loader.copy(new_to[pass], new_from[pass]);
   commit_copies();
 
   query_tile<HeadSize> attention[QueryTiles];
@@ -276,10 +314,9 @@ __global__ void __launch_bounds__(threads) STEPGRAPH_CLUSTER(Cluster)
     if (i > 0) {
       const int ahead = i - 1 + ring_stages;
       if (ahead < count)
-        loader.start(rank + ahead * Cluster, stage == 0 ? ring_stages - 1 : stage - 1, next_pages, 0,
-                     shape.length, true);
+        loader.start(tile_of(ahead), stage == 0 ? ring_stages - 1 : stage - 1, next_pages, shape.length);
       commit_copies();
-      loader.look_up(ahead + 1 < count ? rank + (ahead + 1) * Cluster : tiles, next_pages);
+      loader.look_up(tile_of(ahead + 1), next_pages);
     }
     const std::uint32_t keys =
         loader.ring + stage * 2 * loader_type::keys_bytes + warp * 16 * loader_type::line_bytes;
