@@ -146,8 +146,12 @@ const kv_cache_view& step_executor::kv_cache() const {
   return state_->buffers.kv;
 }
 const executor_statistics& step_executor::statistics() const {
-  for (state::slot& each : state_->slots)
+  // the oldest first: a gap lies between one step and the next
+  const std::size_t slots = state_->slots.size();
+  for (std::size_t i = 1; i <= slots; ++i) {
+    state::slot& each = state_->slots[(state_->sequence + i) % slots];
     if (!each.timed.empty() && each.done.query()) state_->read_times(each);
+  }
   return state_->statistics;
 }
 std::span<const carving_info> step_executor::carvings() const {
