@@ -20,7 +20,7 @@ step_context step_executor::state::draft_context(const step_key& key, const step
   made.row_of = own.row_of;
   made.causal_length = own.causal_length;
   made.out_cache_loc = own.out_cache_loc;
-  made.kv = &buffers.draft_kv;
+  made.kv = guard_off("shared-pool") ? &buffers.kv : &buffers.draft_kv;
   made.argmax = nullptr;
   made.hidden = nullptr;
   made.hidden_row = buffers.hidden_row;
