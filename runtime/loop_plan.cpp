@@ -98,7 +98,7 @@ int speculative_loop::state::choose_draft_length(int row_count) {
                                                  : options.draft_length;
   STEPGRAPH_EXPECTS(wanted >= 0 && wanted <= options.draft_length, "speculative_loop: a draft length of ",
                     wanted, " was chosen, the most is ", options.draft_length);
-  return std::min(wanted, executor.limits().max_step_tokens / row_count - 1);
+  return std::max(std::min(wanted, executor.limits().max_step_tokens / row_count - 1), 0);
 }
 
 /// A row of a round: the request's last token, and its drafts or what the device has of them.

@@ -177,6 +177,26 @@ class Answers(DriverTest):
         for label in ("[1]", "[2]", "[3]"):
             self.assertIn(label, run.stdout)
 
+    def test_drafts_leave_the_text_as_it_is(self):
+        asked = ("--model", MODEL, "--max-tokens", 24, "Say three times: the cat sat on the mat.")
+        plain = drive(*asked)
+        for drafts in (("--lookup", 4), ("--lookup", 6, "--branches", 2), ("--lookup", 4, "--eager")):
+            with self.subTest(drafts=drafts):
+                run = drive(*drafts, *asked)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertEqual(run.stdout, plain.stdout)
+                self.assertIn("and the same text", run.stderr)
+
+    def test_the_same_seed_says_the_same(self):
+        asked = ("--model", MODEL, "--max-tokens", 12, "--temperature", 0.9, "--top-p", 0.95, "Tell me a story.")
+        first, again, other = (drive("--seed", seed, *asked) for seed in (1, 1, 2))
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertEqual(first.stdout, again.stdout)
+        self.assertNotEqual(first.stdout, other.stdout)
+
+    def test_a_draft_that_is_none(self):
+        self.assert_refused(drive("--model", MODEL, "--draft", self.file(b"no draft"), PROMPT), "model.gguf")
+
     def test_an_empty_prompt_does_not_crash(self):
         run = drive("--model", MODEL, "--max-tokens", 4, "")
         if run.returncode:
