@@ -1,13 +1,11 @@
 #pragma once
 
-#include <cublas_v2.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "examples/llama/cluster_attention.hpp"
+#include "examples/llama/cublas_products.hpp"
 #include "examples/llama/cuda_llama_kernels.cuh"
-#include "examples/llama/host_ops.hpp"
 #include "examples/llama/llama_layers.hpp"
 #include "examples/llama/llama_model.hpp"
 #include "examples/llama/skinny_matmul.hpp"
@@ -15,24 +13,6 @@
 #include "kernels/attention/paged_attention.hpp"
 
 namespace stepgraph::llama {
-
-inline void check_cublas(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw cuda_error(message(call, ": ", cublasGetStatusString(status)), static_cast<int>(status));
-}
-
-/// Cosines and sines of the rotary embedding on the device, as `rope_table` has them.
-inline buffer upload_rope(device where, const llama_config& config) {
-  const rope_table table(config.max_context, config.head_size, config.rope_base);
-  std::vector<float> values;
-  for (int position = 0; position < config.max_context; ++position)
-    values.insert(values.end(), table.row(position).begin(), table.row(position).end());
-  buffer made(device_memory(where), values.size() * sizeof(float));
-  const stream loading(where);
-  loading.ref().copy(made.data(), values.data(), made.bytes());
-  loading.synchronize();
-  return made;
-}
 
 /// The forward pass of a model, whatever its type.
 class forward_pass {
@@ -46,11 +26,11 @@ class forward_pass {
   virtual places layout(const step_key& key) const = 0;
 };
 
-/// The forward pass in type T, bf16 or float.
+/// The forward pass in type T, bf16 or float. `rope`: float32 [max_context, head_size / 2, 2], cosines and sines.
 template <class T>
 class typed_pass final : public forward_pass {
  public:
-  typed_pass(device where, const llama_config& config, device_weights weights)
+  typed_pass(device where, const llama_config& config, device_weights weights, buffer rope)
       : where_(where),
         config_(config),
         weights_(std::move(weights)),
@@ -58,16 +38,13 @@ class typed_pass final : public forward_pass {
         qkv_(attention_ + 2 * config.kv_heads * config.head_size),
         may_fuse_(std::is_same_v<T, bf16> && config.hidden_size % 32 == 0 && attention_ % 32 == 0 &&
                   config.ffn_size % 32 == 0),
-        workspace_(device_memory(where), 32 << 20),
-        rope_(upload_rope(where, config)) {
+        cublas_(where),
+        rope_(std::move(rope)) {
     attention_workspace_ = buffer(device_memory(where), attention_workspace_bytes());
     const stream loading(where);
     loading.ref().fill(attention_workspace_.data(), 0, attention_workspace_.bytes());
     loading.synchronize();
-    check_cublas(cublasCreate(&cublas_), "cublasCreate");
-    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
   }
-  ~typed_pass() override { (void)cublasDestroy(cublas_); }
 
   places layout(const step_key& key) const override {
     const scratch s = place(nullptr, key);
@@ -78,10 +55,7 @@ class typed_pass final : public forward_pass {
 
   void forward(const step_context& step) const override {
     const scratch s = place(step.scratch.data(), step.key);
-    check_cublas(cublasSetStream(cublas_, static_cast<cudaStream_t>(step.stream.native())),
-                 "cublasSetStream");
-    // cublasSetStream forgets the workspace
-    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
+    cublas_.use(step.stream);
     const bool fused = fuses(step.key);
     run<embed_params<T>>(step, "embed", embed_kernel<T>, step.key.tokens,
                          {.embedding = static_cast<const T*>(weights_.token_embedding),
@@ -191,7 +165,6 @@ class typed_pass final : public forward_pass {
   }
 
   void head(const step_context& step, const scratch& s, bool fused) const {
-    if (getenv("STEP_SKIP_HEAD")) return;
     const int lines = llama_model::head_lines(step.key);
     const std::int32_t* const source = llama_model::all_tokens_to_head(step.key) ? nullptr : step.last_row;
     if constexpr (std::is_same_v<T, bf16>)
@@ -254,11 +227,7 @@ class typed_pass final : public forward_pass {
                              .tokens = tokens,
                              .accumulate = accumulate});
     } else {
-      const float one = 1.0f, beta = accumulate ? 1.0f : 0.0f;
-      check_cublas(cublasGemmEx(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, rows, tokens, columns, &one, weight,
-                                CUDA_R_16BF, columns, x, CUDA_R_16BF, columns, &beta, y, CUDA_R_32F, rows,
-                                CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-                   "cublasGemmEx");
+      cublas_.multiply(as_bf16(weight), x, y, rows, columns, tokens, accumulate);
     }
   }
 
@@ -302,7 +271,6 @@ class typed_pass final : public forward_pass {
   }
 
   void attend(const step_context& step, const scratch& s, int l) const {
-    if (getenv("STEP_SKIP_ATTENTION")) return;
     paged_attention_params params = attention_shape(step.key.rows, step.key.tokens);
     params.query = s.query;
     params.output = s.attended;
@@ -323,7 +291,7 @@ class typed_pass final : public forward_pass {
                            : step.key.kind == step_kind::target_verify
                                ? std::min(step.key.tokens, static_cast<int>(step.accepted.stride))
                                : step.key.tokens;
-    if (fuses(step.key) && !getenv("STEP_SPLIT") && has_cluster_attention(where_, params, row_tokens))
+    if (fuses(step.key) && has_cluster_attention(where_, params, row_tokens))
       return cluster_attention(step.stream, params, row_tokens);
     paged_attention(step.stream, params);
   }
@@ -333,8 +301,8 @@ class typed_pass final : public forward_pass {
   device_weights weights_;
   int attention_, qkv_;  // elements of a token
   bool may_fuse_;
-  buffer workspace_, rope_, attention_workspace_;
-  cublasHandle_t cublas_ = nullptr;
+  cublas_products cublas_;
+  buffer rope_, attention_workspace_;
 };
 
 }  // namespace stepgraph::llama

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "examples/llama/skinny_epilogues.cuh"
 #include "examples/llama/successor.cuh"
@@ -220,20 +219,19 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
   }
 }
 
-inline int environment(const char* name, int otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::atoi(text) : otherwise;
-}
-
+/// Short columns: as many warps as have one batch each. A matrix of many such tiles (an output head): a tile for each warp.
 template <class Product>
 skinny_cut cut_of(const skinny_input& in, int multiprocessors) {
   const int rows = skinny_epilogue<Product>::row_tiles * tile_rows,
             column_blocks = in.columns / block_columns;
+  constexpr int few_columns = 24;
   skinny_cut cut{.tiles = (in.rows + rows - 1) / rows};
-  const bool many = cut.tiles >= multiprocessors * 16 && column_blocks <= 24;
-  cut.split = many ? 1 : std::min(environment("SKINNY_SPLIT", 6), (column_blocks + 2) / 3);
-  if (column_blocks > 24) cut.split = max_split;
-  cut.teams = many ? max_split : 1;
+  if (column_blocks > few_columns)
+    cut.split = max_split;
+  else if (cut.tiles >= multiprocessors * 16)
+    cut.teams = max_split;
+  else
+    cut.split = std::min((column_blocks + depth - 1) / depth, 6);
   return cut;
 }
 
@@ -246,7 +244,7 @@ void launch_skinny(stream_ref at, const char* name, const Product& product) {
   const int warps = p.cut.split * p.cut.teams,
             token_groups = (product.in.tokens + TokenTiles * 8 - 1) / (TokenTiles * 8);
   const int blocks = (p.cut.tiles + p.cut.teams * Wide - 1) / (p.cut.teams * Wide);
-  const int grid = std::min(blocks, multiprocessors * environment("SKINNY_BLOCKS", 4));
+  const int grid = std::min(blocks, multiprocessors * 4);
   const int share = (product.in.columns / block_columns + p.cut.split - 1) / p.cut.split;
   p.cut.stages = std::min(stages<Product, Wide>, (blocks + grid - 1) / grid * ((share + depth - 1) / depth));
   constexpr int tiles = skinny_epilogue<Product>::row_tiles * Wide;
@@ -264,12 +262,9 @@ void launch_skinny(stream_ref at, const char* name, const Product& product) {
                     ": tokens must be 1 to ", skinny_tokens, " and columns a multiple of ", block_columns,
                     ", got ", tokens, " and ", product.in.columns);
   if (tokens <= 8) return launch_skinny<Product, 1, 1>(at, name, product);
-  const int form = environment(std::is_same_v<Product, plain_product> ? "SKINNY_HEAD" : "SKINNY_FORM", 42);
-  if (tokens <= 16 || form == 21) return launch_skinny<Product, 2, 1>(at, name, product);
-  if (form == 22) return launch_skinny<Product, 2, 2>(at, name, product);
-  if (form == 41) return launch_skinny<Product, 4, 1>(at, name, product);
-  if (form == 42 || tokens <= 32) return launch_skinny<Product, 4, 2>(at, name, product);
-  launch_skinny<Product, 8, 1>(at, name, product);
+  if (tokens <= 16) return launch_skinny<Product, 2, 1>(at, name, product);
+  // the tokens come from the L2 cache for each tile: several tiles share them
+  launch_skinny<Product, 4, 2>(at, name, product);
 }
 
 }  // namespace stepgraph::llama::detail
