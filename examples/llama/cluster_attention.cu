@@ -38,9 +38,8 @@ int attribute(device where, cudaDeviceAttr which) {
 }  // namespace
 
 bool has_cluster_attention(device where, const paged_attention_params& p, int row_tokens) {
-  if (where.is_host() || p.type != element_type::bf16 || (p.head_size != 64 && p.head_size != 128) ||
-      p.tree_mask || p.logit_cap > 0 || p.window > 0 || p.sink || p.log_sum_exp ||
-      query_tiles(p, row_tokens) > 2)
+  if (where.is_host() || p.type != element_type::bf16 || p.head_size != 64 || p.tree_mask ||
+      p.logit_cap > 0 || p.window > 0 || p.sink || p.log_sum_exp || query_tiles(p, row_tokens) > 2)
     return false;
   if (attribute(where, cudaDevAttrComputeCapabilityMajor) < 9) return false;
   const int multiprocessors = attribute(where, cudaDevAttrMultiProcessorCount);
@@ -55,11 +54,8 @@ void cluster_attention(stream_ref at, const paged_attention_params& p, int row_t
                     "cluster_attention: a step of ", p.rows, " rows of up to ", row_tokens,
                     " tokens that it does not serve");
   const int cluster = cluster_of(attribute(at.where(), cudaDevAttrMultiProcessorCount), p);
-  const bool one = query_tiles(p, row_tokens) <= 1;
-  if (p.head_size == 64)
-    one ? detail::launch_tiles<64, 1>(at, p, cluster) : detail::launch_tiles<64, 2>(at, p, cluster);
-  else
-    one ? detail::launch_tiles<128, 1>(at, p, cluster) : detail::launch_tiles<128, 2>(at, p, cluster);
+  query_tiles(p, row_tokens) <= 1 ? detail::launch_tiles<64, 1>(at, p, cluster)
+                                  : detail::launch_tiles<64, 2>(at, p, cluster);
 }
 
 }  // namespace stepgraph::llama

@@ -10,7 +10,7 @@ namespace stepgraph::llama {
 /// nothing but earlier work may write what it reads, queries and this step's keys and values apart: a kernel that
 /// every one before depends on must have let no successor start before its own wait (embed does that).
 ///
-/// bfloat16, head size 64 or 128, chains alone, without logit cap, window, sink or log-sum-exp, on a GPU
+/// bfloat16, head size 64 (models with larger heads wait for memory, not for latency), chains alone, without logit cap, window, sink or log-sum-exp, on a GPU
 /// with clusters. Dead tokens' outputs are left alone. A row's result has the same bits whatever the batch, for one
 /// cluster size.
 ///

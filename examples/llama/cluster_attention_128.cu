@@ -1,6 +1,0 @@
-#include "examples/llama/cluster_attention.cuh"
-
-namespace stepgraph::llama::detail {
-STEPGRAPH_CLUSTER_ATTENTION(128, 1)
-STEPGRAPH_CLUSTER_ATTENTION(128, 2)
-}  // namespace stepgraph::llama::detail
