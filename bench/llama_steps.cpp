@@ -1,5 +1,6 @@
-// Times the example model's CUDA steps at a model's shape with random weights: decode steps from graph replays with
-// the executor around them, a prompt's way to its first token, and the products of a layer as nodes of a chain.
+// Times the example model's CUDA steps at a model's shape with random weights: decode steps from graph
+// replays with the executor around them, a prompt's way to its first token, and the products of a layer as
+// nodes of a chain.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

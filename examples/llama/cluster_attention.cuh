@@ -51,8 +51,9 @@ __device__ __forceinline__ void store_remote(float2* to, int rank, float2 value)
 }
 
 // grid: blocks of a cluster, KV heads, captured rows
-// the blocks of a cluster take tiles of 64 tokens of a row in turn, for the query heads of one KV head and all tokens of the row;
-// each sends every other its share of the weighted values' columns, and each writes its columns of the output
+// the blocks of a cluster take tiles of 64 tokens of a row in turn, for the query heads of one KV head and
+// all tokens of the row; each sends every other its share of the weighted values' columns, and each writes
+// its columns of the output
 template <int HeadSize, int QueryTiles, int Cluster>
 __global__ void __launch_bounds__(cluster_threads) STEPGRAPH_CLUSTER(Cluster)
     cluster_attention_kernel(const __grid_constant__ paged_attention_params p) {

@@ -45,8 +45,8 @@ inline __device__ row_shape shape_of(const paged_attention_params& p, int row) {
   return shape;
 }
 
-/// Brings a row's keys and values, tile by tile, into shared memory. A thread has the same 16-byte piece of several
-/// tokens of each tile.
+/// Brings a row's keys and values, tile by tile, into shared memory. A thread has the same 16-byte piece of
+/// several tokens of each tile.
 template <int HeadSize>
 struct tile_loader {
   static constexpr int pieces = HeadSize / 8, pass_tokens = cluster_threads / pieces,

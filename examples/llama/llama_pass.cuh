@@ -26,7 +26,8 @@ class forward_pass {
   virtual places layout(const step_key& key) const = 0;
 };
 
-/// The forward pass in type T, bf16 or float. `rope`: float32 [max_context, head_size / 2, 2], cosines and sines.
+/// The forward pass in type T, bf16 or float. `rope`: float32 [max_context, head_size / 2, 2], cosines and
+/// sines.
 template <class T>
 class typed_pass final : public forward_pass {
  public:

@@ -12,8 +12,9 @@ __device__ __forceinline__ std::uint32_t pack_pair(float first, float second) {
   return packed;
 }
 
-// What follows a product. `token_state` is what a thread needs of its token, `operand` of its token and a pair of
-// rows; both are fetched while the product is under way, the former (and `early`, the latter) before the wait.
+// What follows a product. `token_state` is what a thread needs of its token, `operand` of its token and a
+// pair of rows; both are fetched while the product is under way, the former (and `early`, the latter) before
+// the wait.
 
 template <class Product>
 struct skinny_epilogue;

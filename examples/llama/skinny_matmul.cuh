@@ -71,7 +71,8 @@ constexpr int depth = 3;  // column blocks that a warp fetches together
 template <class Product, int Wide>
 constexpr int stages = skinny_epilogue<Product>::row_tiles* Wide == 1 ? 4 : 2;
 
-// grid: what the GPU holds, at most a block for each `teams` runs of `Wide` tiles; groups of TokenTiles * 8 tokens
+// grid: what the GPU holds, at most a block for each `teams` runs of `Wide` tiles; groups of TokenTiles * 8
+// tokens
 // a block's first warps multiply: each team of `split` warps takes a tile of rows, each warp its share of the
 // columns. Its last warps, one for 8 tokens, add what the warps of a team have and finish the tile meanwhile
 template <class Product, int TokenTiles, int Wide>
@@ -219,7 +220,8 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
   }
 }
 
-/// Short columns: as many warps as have one batch each. A matrix of many such tiles (an output head): a tile for each warp.
+/// Short columns: as many warps as have one batch each. A matrix of many such tiles (an output head): a tile
+/// for each warp.
 template <class Product>
 skinny_cut cut_of(const skinny_input& in, int multiprocessors) {
   const int rows = skinny_epilogue<Product>::row_tiles * tile_rows,

@@ -1,5 +1,5 @@
-// The example's attention of small steps on a GPU, against plain loops in double: ragged rows, rows of no tokens, fresh
-// rows, page edges, poison past every row.
+// The example's attention of small steps on a GPU, against plain loops in double: ragged rows, rows of no
+// tokens, fresh rows, page edges, poison past every row.
 #include <doctest/doctest.h>
 
 #include <algorithm>
