@@ -204,16 +204,15 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
       float2 sum[row_tiles];
 #pragma unroll
       for (int n = 0; n < row_tiles; ++n) {
-        sum[n] = {0.0f, 0.0f};
+        float2 each[2] = {};  // of even and odd warps: half as many additions wait for each other
 #pragma unroll
         for (int part = 0; part < max_split; ++part) {
           // note: a select, so that all loads are under way at once
           const float2 more = parts[part < split ? part * part_size + n * TokenTiles * 32 : 0];
-          sum[n].x += part < split ? more.x : 0.0f;
-          sum[n].y += part < split ? more.y : 0.0f;
+          each[part % 2].x += part < split ? more.x : 0.0f;
+          each[part % 2].y += part < split ? more.y : 0.0f;
         }
-        sum[n].x *= scale;
-        sum[n].y *= scale;
+        sum[n] = {(each[0].x + each[1].x) * scale, (each[0].y + each[1].y) * scale};
       }
       epilogue::finish(p.product, state, operand, there, token, tile, pair, sum);
     }
@@ -264,9 +263,13 @@ void launch_skinny(stream_ref at, const char* name, const Product& product) {
                     ": tokens must be 1 to ", skinny_tokens, " and columns a multiple of ", block_columns,
                     ", got ", tokens, " and ", product.in.columns);
   if (tokens <= 8) return launch_skinny<Product, 1, 1>(at, name, product);
-  if (tokens <= 16) return launch_skinny<Product, 2, 1>(at, name, product);
-  // the tokens come from the L2 cache for each tile: several tiles share them
-  launch_skinny<Product, 4, 2>(at, name, product);
+  // every tile of rows reads the tokens from the cache again: with as many tiles as an output head has, they
+  // share what is read
+  if constexpr (std::is_same_v<Product, plain_product>) {
+    if (tokens > 32) return launch_skinny<Product, 8, 1>(at, name, product);
+    if (tokens > 16) return launch_skinny<Product, 4, 2>(at, name, product);
+  }
+  launch_skinny<Product, 2, 1>(at, name, product);
 }
 
 }  // namespace stepgraph::llama::detail
