@@ -1,5 +1,6 @@
-// Times the example model's CUDA steps at a model's shape with random weights: decode steps from graph replays with
-// the executor around them, a prompt's way to its first token, and the products of a layer as nodes of a chain.
+// Times the example model's CUDA steps at a model's shape with random weights: decode steps from graph
+// replays with the executor around them, a prompt's way to its first token, and the products of a layer as
+// nodes of a chain.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -97,7 +98,6 @@ struct subject {
             .body =
                 [this](const step_context& step) {
                   layers.forward(step);
-                  if (getenv("STEP_SKIP_SAMPLE")) return;
                   greedy_sample(step.stream, {.logits = llama::llama_model::logits(step),
                                               .logits_stride = config.vocab_size,
                                               .rows = step.key.rows,
@@ -149,27 +149,33 @@ void feed(step_executor& executor, const std::vector<request_id>& requests, int 
     }
 }
 
-/// Medians of `count` blocks of 20 decode steps in a row around `context`.
-void time_decode(const subject& s, int rows, int context, int count) {
-  step_executor executor = s.executor(rows, 256, 2 * context);
+/// Medians of `count` blocks of 20 steps in a row of `tokens` tokens a row around `context`.
+void time_steps(const subject& s, int rows, int tokens, int context, int count) {
+  step_executor executor = s.executor(rows, tokens > 1 ? rows * tokens : 256, 2 * context);
   executor.capture();
   std::vector<request_id> requests(rows);
   for (request_id& request : requests) request = executor.open();
-  feed(executor, requests, context - count * 10);
+  feed(executor, requests, context - count * 10 * tokens);
+  const std::vector<std::int32_t> ids(tokens, 7);
   std::vector<step_row> step;
-  for (const request_id request : requests) step.push_back({.request = request, .tokens = 1});
+  for (const request_id request : requests)
+    step.push_back({.request = request,
+                    .tokens = tokens,
+                    .token_ids = tokens > 1 ? std::span(ids) : std::span<const std::int32_t>()});
+  const step_kind kind = tokens > 1 ? step_kind::extend : step_kind::decode;
   std::vector<double> each;
   for (int i = 0; i < count; ++i) {
     executor.stream().synchronize();
     const auto start = clock_type::now();
     step_ticket last{};
-    for (int k = 0; k < 20; ++k) last = *executor.replay(step_kind::decode, step);
+    for (int k = 0; k < 20; ++k) last = *executor.replay(kind, step);
     executor.wait(last);
     each.push_back(microseconds_since(start) / 20);
   }
   std::sort(each.begin(), each.end());
-  std::printf("decode rows %3d context %d: %.1f us a step (%.1f to %.1f), %.0f tokens/s\n", rows, context,
-              each[count / 2], each.front(), each.back(), rows * 1e6 / each[count / 2]);
+  std::printf("rows %3d, %2d tokens each, context %d: %.1f us a step (%.1f to %.1f), %.0f tokens/s\n", rows,
+              tokens, context, each[count / 2], each.front(), each.back(),
+              rows * tokens * 1e6 / each[count / 2]);
   std::fflush(stdout);
 }
 
@@ -289,10 +295,11 @@ int main(int argc, char** argv) {
   CLI::App app("Times the example model's CUDA steps at a model's shape with random weights.");
   std::string shape = "smollm2-135m";
   int context = 512;
-  std::vector<int> rows{1, 8, 32, 64}, products, prompt_chunks;
+  std::vector<int> rows{1, 8, 32, 64}, tokens, products, prompt_chunks;
   app.add_option("--shape", shape, "smollm2-135m or llama-3.1-8b");
   app.add_option("--context", context, "tokens in each row's cache");
   app.add_option("--rows", rows, "decode batches");
+  app.add_option("--tokens", tokens, "tokens of one row in one step, as a verify step has");
   app.add_option("--products", products, "token counts whose products are timed alone");
   app.add_option("--prompt-chunks", prompt_chunks, "chunk sizes that a prompt of 1,024 tokens is fed in");
   CLI11_PARSE(app, argc, argv);
@@ -300,6 +307,7 @@ int main(int argc, char** argv) {
   const subject s(device::cuda(), config, config.vocab_size == 49152);
   for (const int tokens : products) time_products(s, tokens);
   for (const int each : rows)
-    if (each > 0) time_decode(s, each, context, 11);
+    if (each > 0) time_steps(s, each, 1, context, 11);
+  for (const int each : tokens) time_steps(s, 1, each, context, context / (30 * each) | 1);
   for (const int chunk : prompt_chunks) time_prompt(s, 1024, chunk);
 }

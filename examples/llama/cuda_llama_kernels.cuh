@@ -6,8 +6,8 @@
 #include "kernels/element_type.hpp"
 #include "kernels/launch.cuh"
 
-/// The kernels of a Llama forward pass over packed tokens, in the model's type T (bf16 or float); sums and the residual are
-/// float32. Grids are sized by the captured tokens and the model's shape.
+/// The kernels of a Llama forward pass over packed tokens, in the model's type T (bf16 or float); sums and
+/// the residual are float32. Grids are sized by the captured tokens and the model's shape.
 namespace stepgraph::llama {
 
 constexpr int threads = 256;
@@ -37,8 +37,9 @@ struct embed_params {
 };
 
 // grid: captured tokens
-// a block copies one token's embedding, and starts the norm of the first layer. note: what ran before is complete when
-// the layers start, so that they may read the step's numbers and the older cache before they wait
+// a block copies one token's embedding, and starts the norm of the first layer. note: what ran before is
+// complete when the layers start, so that they may read the step's numbers and the older cache before they
+// wait
 template <class T>
 __global__ void __launch_bounds__(threads) embed_kernel(const __grid_constant__ embed_params<T> p) {
   wait_then_allow_successor();

@@ -1,9 +1,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 
-#include "examples/llama/skinny_matmul.hpp"
+#include "examples/llama/skinny_epilogues.cuh"
 #include "examples/llama/successor.cuh"
 #include "graphs/error.hpp"
 #include "kernels/attention/mma.cuh"
@@ -17,7 +16,6 @@ using stepgraph::detail::multiply_add;
 using stepgraph::detail::shared_address;
 using stepgraph::detail::wait_copies;
 
-constexpr int tile_rows = 8;       // weights' lines of one tensor-core tile
 constexpr int block_columns = 32;  // columns that one 16-byte load of each lane covers
 constexpr int max_split = 8;       // warps that share a tile's columns
 
@@ -33,140 +31,6 @@ template <class Product>
 struct skinny_params {
   Product product;
   skinny_cut cut;
-};
-
-__device__ __forceinline__ std::uint32_t pack_pair(float first, float second) {
-  std::uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
-  return packed;
-}
-
-// What follows a product. `token_state` is what a thread needs of its token, `operand` of its token and a pair of
-// rows; both are fetched while the product is under way, the former (and `early`, the latter) before the wait.
-
-template <class Product>
-struct skinny_epilogue;
-
-template <>
-struct skinny_epilogue<qkv_product> {
-  static constexpr int row_tiles = 1;
-  static constexpr bool early = true;
-  struct token_state {
-    std::int64_t place = 0;
-    int position = 0;
-    bool stores = false;
-  };
-  using operand = float2;
-
-  __device__ static int row(const qkv_product&, int tile, int) { return tile * tile_rows; }
-  __device__ static token_state begin(const qkv_product& p, int token) {
-    const std::int64_t slot = __ldcg(p.out_cache_loc + token);
-    return {.place = (slot >> p.page_shift) * p.cache.page_stride +
-                     (slot & ((std::int64_t{1} << p.page_shift) - 1)) * p.cache.token_stride,
-            .position = __ldcg(p.positions + token),
-            .stores = __ldcg(p.causal_length + token) > 0};
-  }
-  __device__ static operand fetch(const qkv_product& p, const token_state& state, int, int tile, int pair) {
-    const int at = tile * tile_rows + 2 * pair, head = at / p.head_size;
-    if (head >= p.heads + p.kv_heads) return {1.0f, 0.0f};
-    return reinterpret_cast<const float2*>(
-        p.rope)[std::int64_t{state.position} * (p.head_size / 2) + at % p.head_size / 2];
-  }
-  __device__ static void finish(const qkv_product& p, const token_state& state, operand turn, bool there,
-                                int token, int tile, int pair, const float2 (&sum)[row_tiles]) {
-    const int at = tile * tile_rows + 2 * pair, head = at / p.head_size;
-    const float a = sum[0].x, b = sum[0].y;
-    const std::uint32_t turned = pack_pair(a * turn.x - b * turn.y, a * turn.y + b * turn.x);
-    if (!there) return;
-    if (head < p.heads) {
-      const std::int64_t to = std::int64_t{token} * p.heads * p.head_size + at;
-      *reinterpret_cast<std::uint32_t*>(p.query + to) = turned;
-    } else if (state.stores) {
-      const bool is_value = head >= p.heads + p.kv_heads;
-      const int kv_head = head - p.heads - (is_value ? p.kv_heads : 0);
-      bf16* const pages = static_cast<bf16*>(const_cast<void*>(is_value ? p.cache.values : p.cache.keys));
-      *reinterpret_cast<std::uint32_t*>(pages + state.place + kv_head * p.cache.head_stride +
-                                        at % p.head_size) = turned;
-    }
-  }
-};
-
-template <>
-struct skinny_epilogue<residual_product> {
-  static constexpr int row_tiles = 1;
-  static constexpr bool early = false;
-  struct token_state {};
-  struct operand {
-    float2 residual, gain;
-  };
-
-  __device__ static int row(const residual_product&, int tile, int) { return tile * tile_rows; }
-  __device__ static token_state begin(const residual_product&, int) { return {}; }
-  __device__ static operand fetch(const residual_product& p, const token_state&, int token, int tile,
-                                  int pair) {
-    const int at = tile * tile_rows + 2 * pair;
-    return {.residual = *reinterpret_cast<const float2*>(p.residual + std::int64_t{token} * p.in.rows + at),
-            .gain = *reinterpret_cast<const float2*>(p.gain + at)};
-  }
-  __device__ static void finish(const residual_product& p, const token_state&, const operand& with,
-                                bool there, int token, int tile, int pair, const float2 (&sum)[row_tiles]) {
-    const float a = with.residual.x + sum[0].x, b = with.residual.y + sum[0].y;
-    float squares = a * a + b * b;
-    squares += __shfl_xor_sync(~0u, squares, 1);
-    squares += __shfl_xor_sync(~0u, squares, 2);
-    if (!there) return;
-    const std::int64_t to = std::int64_t{token} * p.in.rows + tile * tile_rows + 2 * pair;
-    *reinterpret_cast<float2*>(p.residual + to) = {a, b};
-    *reinterpret_cast<std::uint32_t*>(p.x + to) = pack_pair(a * with.gain.x, b * with.gain.y);
-    if (pair == 0) p.squares[std::int64_t{token} * (p.in.rows / tile_rows) + tile] = squares;
-  }
-};
-
-template <>
-struct skinny_epilogue<gated_product> {
-  static constexpr int row_tiles = 2;
-  static constexpr bool early = true;
-  struct token_state {};
-  struct operand {};
-
-  __device__ static int row(const gated_product& p, int tile, int n) {
-    return tile * tile_rows + n * (p.in.rows / 2);
-  }
-  __device__ static token_state begin(const gated_product&, int) { return {}; }
-  __device__ static operand fetch(const gated_product&, const token_state&, int, int, int) { return {}; }
-  __device__ static void finish(const gated_product& p, const token_state&, const operand&, bool there,
-                                int token, int tile, int pair, const float2 (&sum)[row_tiles]) {
-    if (!there) return;
-    const float a = sum[0].x / (1.0f + expf(-sum[0].x)) * sum[1].x;
-    const float b = sum[0].y / (1.0f + expf(-sum[0].y)) * sum[1].y;
-    const std::int64_t to = std::int64_t{token} * (p.in.rows / 2) + tile * tile_rows + 2 * pair;
-    *reinterpret_cast<std::uint32_t*>(p.out + to) = pack_pair(a, b);
-  }
-};
-
-template <>
-struct skinny_epilogue<plain_product> {
-  static constexpr int row_tiles = 2;
-  static constexpr bool early = true;
-  struct token_state {};
-  struct operand {};
-
-  __device__ static int row(const plain_product&, int tile, int n) {
-    return (tile * row_tiles + n) * tile_rows;
-  }
-  __device__ static token_state begin(const plain_product&, int) { return {}; }
-  __device__ static operand fetch(const plain_product&, const token_state&, int, int, int) { return {}; }
-  __device__ static void finish(const plain_product& p, const token_state&, const operand&, bool there,
-                                int token, int tile, int pair, const float2 (&sum)[row_tiles]) {
-    if (!there) return;
-#pragma unroll
-    for (int n = 0; n < row_tiles; ++n) {
-      const int at = (tile * row_tiles + n) * tile_rows + 2 * pair;
-      float* const to = p.out + std::int64_t{token} * p.in.rows + at;
-      if (at < p.in.rows) to[0] = sum[n].x;
-      if (at + 1 < p.in.rows) to[1] = sum[n].y;
-    }
-  }
 };
 
 /// 1 / sqrt(mean + epsilon) of a token's squares, by the four lanes that share it.
@@ -204,40 +68,43 @@ struct skinny_walk {
 constexpr int depth = 3;  // column blocks that a warp fetches together
 
 /// Batches that a warp has under way.
-template <class Product>
-constexpr int stages = skinny_epilogue<Product>::row_tiles == 1 ? 4 : 2;
+template <class Product, int Wide>
+constexpr int stages = skinny_epilogue<Product>::row_tiles* Wide == 1 ? 4 : 2;
 
-// grid: what the GPU holds, at most a block for each `teams` tiles; groups of TokenTiles * 8 tokens
+// grid: what the GPU holds, at most a block for each `teams` runs of `Wide` tiles; groups of TokenTiles * 8
+// tokens
 // a block's first warps multiply: each team of `split` warps takes a tile of rows, each warp its share of the
 // columns. Its last warps, one for 8 tokens, add what the warps of a team have and finish the tile meanwhile
-template <class Product, int TokenTiles>
+template <class Product, int TokenTiles, int Wide>
 __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
     skinny_kernel(const __grid_constant__ skinny_params<Product> p) {
   using epilogue = skinny_epilogue<Product>;
-  constexpr int n_tiles = epilogue::row_tiles, m_tiles = (TokenTiles + 1) / 2;
+  constexpr int row_tiles = epilogue::row_tiles, n_tiles = row_tiles * Wide, m_tiles = (TokenTiles + 1) / 2;
   constexpr int part_size = n_tiles * TokenTiles * 32, batch_size = n_tiles * depth * 32;
   extern __shared__ uint4 shared[];  // weights [warps, stages, batch], then sums [2 rounds, warps, part]
   allow_successor();
   const skinny_input& in = p.product.in;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, split = p.cut.split, teams = p.cut.teams;
-  const int warps = split * teams, tiles = p.cut.tiles, tile_step = gridDim.x * teams;
-  const int rounds = (tiles - static_cast<int>(blockIdx.x) * teams + tile_step - 1) / tile_step;
+  const int warps = split * teams, tiles = p.cut.tiles, runs = (tiles + Wide - 1) / Wide,
+            tile_step = gridDim.x * teams;
+  const int rounds = (runs - static_cast<int>(blockIdx.x) * teams + tile_step - 1) / tile_step;
   const int first_token = blockIdx.y * TokenTiles * 8;
   float2* const partial = reinterpret_cast<float2*>(shared + warps * p.cut.stages * batch_size);
 
   if (warp < warps) {
-    const int team = warp / split, part = warp % split, first_tile = blockIdx.x * teams + team;
+    const int team = warp / split, part = warp % split, first_run = blockIdx.x * teams + team;
     const int column_blocks = in.columns / block_columns, share = (column_blocks + split - 1) / split;
     const int begin = min(part * share, column_blocks), end = min(begin + share, column_blocks);
     const int batches = (share + depth - 1) / depth;
     uint4* const ring =
         shared + warp * p.cut.stages * batch_size + lane;  // a lane reads what it has fetched itself
-    skinny_walk ahead{first_tile, 0}, walk{first_tile, 0};
+    skinny_walk ahead{first_run, 0}, walk{first_run, 0};
     const auto load = [&](int stage) {
 #pragma unroll
       for (int n = 0; n < n_tiles; ++n) {
-        const int row = epilogue::row(p.product, ahead.tile, n) + lane / 4;
-        const bool there = ahead.tile < tiles && row < in.rows;
+        const int tile = ahead.tile * Wide + n / row_tiles;
+        const int row = epilogue::row(p.product, tile, n % row_tiles) + lane / 4;
+        const bool there = tile < tiles && row < in.rows;
         const bf16* const from = in.weight + std::int64_t{row} * in.columns + lane % 4 * 8;
 #pragma unroll
         for (int d = 0; d < depth; ++d) {
@@ -251,7 +118,7 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
       ahead.step(batches, tile_step);
     };
 #pragma unroll
-    for (int stage = 0; stage < stages<Product>; ++stage) load(stage);
+    for (int stage = 0; stage < stages<Product, Wide>; ++stage) load(stage);
     wait_for_predecessor();
 
     const bf16* x[TokenTiles];
@@ -264,7 +131,7 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
     }
     float sum[n_tiles][m_tiles][4] = {};
     for (int round = 0, stage = 0; round < rounds;) {
-      wait_copies<stages<Product> - 1>();
+      wait_copies<stages<Product, Wide> - 1>();
       constexpr int together = TokenTiles <= 2 ? depth : 1;  // column blocks whose inputs are fetched at once
 #pragma unroll
       for (int group = 0; group < depth; group += together) {
@@ -297,7 +164,7 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
       const bool last = walk.batch + 1 == batches;
       walk.step(batches, tile_step);
       load(stage);
-      stage = stage + 1 == stages<Product> ? 0 : stage + 1;
+      stage = stage + 1 == stages<Product, Wide> ? 0 : stage + 1;
       if (!last) continue;
       float2* const mine = partial + (round % 2 * warps + warp) * part_size + lane;
 #pragma unroll
@@ -320,57 +187,56 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
   const auto state = epilogue::begin(p.product, safe);
   typename epilogue::operand operand{};
   if (epilogue::early)
-    operand = epilogue::fetch(p.product, state, safe, min(blockIdx.x * teams, tiles - 1), pair);
+    operand = epilogue::fetch(p.product, state, safe, min(blockIdx.x * teams * Wide, tiles - 1), pair);
   wait_for_predecessor();
   const float scale = norm_scale(in, in.source ? in.source[safe] : safe);
   for (int round = 0; round < rounds; ++round) {
-    const int first_tile = blockIdx.x * teams + round * tile_step;
+    const int first_run = blockIdx.x * teams + round * tile_step;
     if (!epilogue::early || round > 0)
-      operand = epilogue::fetch(p.product, state, safe, min(first_tile, tiles - 1), pair);
+      operand = epilogue::fetch(p.product, state, safe, min(first_run * Wide, tiles - 1), pair);
     __syncthreads();
-    for (int team = 0; team < teams; ++team) {
-      const int tile = first_tile + team;
+    for (int which = 0; which < teams * Wide; ++which) {
+      const int tile = first_run * Wide + which, team = which / Wide;
       if (tile >= tiles) break;
-      if (team > 0) operand = epilogue::fetch(p.product, state, safe, tile, pair);
-      const float2* const parts =
-          partial + (round % 2 * warps + team * split) * part_size + group * 32 + lane;
-      float2 sum[n_tiles];
+      if (which > 0) operand = epilogue::fetch(p.product, state, safe, tile, pair);
+      const float2* const parts = partial + (round % 2 * warps + team * split) * part_size +
+                                  (which % Wide * row_tiles * TokenTiles + group) * 32 + lane;
+      float2 sum[row_tiles];
 #pragma unroll
-      for (int n = 0; n < n_tiles; ++n) {
-        sum[n] = {0.0f, 0.0f};
+      for (int n = 0; n < row_tiles; ++n) {
+        float2 each[2] = {};  // of even and odd warps: half as many additions wait for each other
 #pragma unroll
         for (int part = 0; part < max_split; ++part) {
           // note: a select, so that all loads are under way at once
           const float2 more = parts[part < split ? part * part_size + n * TokenTiles * 32 : 0];
-          sum[n].x += part < split ? more.x : 0.0f;
-          sum[n].y += part < split ? more.y : 0.0f;
+          each[part % 2].x += part < split ? more.x : 0.0f;
+          each[part % 2].y += part < split ? more.y : 0.0f;
         }
-        sum[n].x *= scale;
-        sum[n].y *= scale;
+        sum[n] = {(each[0].x + each[1].x) * scale, (each[0].y + each[1].y) * scale};
       }
       epilogue::finish(p.product, state, operand, there, token, tile, pair, sum);
     }
   }
 }
 
-inline int environment(const char* name, int otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::atoi(text) : otherwise;
-}
-
+/// Short columns: as many warps as have one batch each. A matrix of many such tiles (an output head): a tile
+/// for each warp.
 template <class Product>
 skinny_cut cut_of(const skinny_input& in, int multiprocessors) {
   const int rows = skinny_epilogue<Product>::row_tiles * tile_rows,
             column_blocks = in.columns / block_columns;
+  constexpr int few_columns = 24;
   skinny_cut cut{.tiles = (in.rows + rows - 1) / rows};
-  const bool many = cut.tiles >= multiprocessors * 16 && column_blocks <= 24;
-  cut.split = many ? 1 : std::min(environment("SKINNY_SPLIT", 6), (column_blocks + 2) / 3);
-  if (column_blocks > 24) cut.split = max_split;
-  cut.teams = many ? max_split : 1;
+  if (column_blocks > few_columns)
+    cut.split = max_split;
+  else if (cut.tiles >= multiprocessors * 16)
+    cut.teams = max_split;
+  else
+    cut.split = std::min((column_blocks + depth - 1) / depth, 6);
   return cut;
 }
 
-template <class Product, int TokenTiles>
+template <class Product, int TokenTiles, int Wide>
 void launch_skinny(stream_ref at, const char* name, const Product& product) {
   int multiprocessors = 0;
   STEPGRAPH_CUDA_TRY(
@@ -378,13 +244,13 @@ void launch_skinny(stream_ref at, const char* name, const Product& product) {
   skinny_params<Product> p{product, cut_of<Product>(product.in, multiprocessors)};
   const int warps = p.cut.split * p.cut.teams,
             token_groups = (product.in.tokens + TokenTiles * 8 - 1) / (TokenTiles * 8);
-  const int blocks = (p.cut.tiles + p.cut.teams - 1) / p.cut.teams;
-  const int grid = std::min(blocks, multiprocessors * environment("SKINNY_BLOCKS", 4));
+  const int blocks = (p.cut.tiles + p.cut.teams * Wide - 1) / (p.cut.teams * Wide);
+  const int grid = std::min(blocks, multiprocessors * 4);
   const int share = (product.in.columns / block_columns + p.cut.split - 1) / p.cut.split;
-  p.cut.stages = std::min(stages<Product>, (blocks + grid - 1) / grid * ((share + depth - 1) / depth));
-  constexpr int tiles = skinny_epilogue<Product>::row_tiles;
+  p.cut.stages = std::min(stages<Product, Wide>, (blocks + grid - 1) / grid * ((share + depth - 1) / depth));
+  constexpr int tiles = skinny_epilogue<Product>::row_tiles * Wide;
   const int bytes = warps * (p.cut.stages * tiles * depth * 512 + 2 * tiles * TokenTiles * 256);
-  const auto kernel = skinny_kernel<Product, TokenTiles>;
+  const auto kernel = skinny_kernel<Product, TokenTiles, Wide>;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   launch<skinny_params<Product>>(at, name, kernel, dim3(grid, token_groups), dim3((warps + TokenTiles) * 32),
                                  p, bytes);
@@ -396,11 +262,14 @@ void launch_skinny(stream_ref at, const char* name, const Product& product) {
   STEPGRAPH_EXPECTS(tokens >= 1 && tokens <= skinny_tokens && product.in.columns % block_columns == 0, name,
                     ": tokens must be 1 to ", skinny_tokens, " and columns a multiple of ", block_columns,
                     ", got ", tokens, " and ", product.in.columns);
-  const int together = environment("SKINNY_TOKENS", 32);
-  if (tokens <= 8 || together <= 8) return launch_skinny<Product, 1>(at, name, product);
-  if (tokens <= 16 || together <= 16) return launch_skinny<Product, 2>(at, name, product);
-  if (tokens <= 32 || together <= 32) return launch_skinny<Product, 4>(at, name, product);
-  launch_skinny<Product, 8>(at, name, product);
+  if (tokens <= 8) return launch_skinny<Product, 1, 1>(at, name, product);
+  // every tile of rows reads the tokens from the cache again: with as many tiles as an output head has, they
+  // share what is read
+  if constexpr (std::is_same_v<Product, plain_product>) {
+    if (tokens > 32) return launch_skinny<Product, 8, 1>(at, name, product);
+    if (tokens > 16) return launch_skinny<Product, 4, 2>(at, name, product);
+  }
+  launch_skinny<Product, 2, 1>(at, name, product);
 }
 
 }  // namespace stepgraph::llama::detail

@@ -6,16 +6,18 @@
 #include "kernels/attention/paged_attention.hpp"
 #include "kernels/element_type.hpp"
 
-/// Products of bfloat16 weights with a few tokens, each fused with what comes before and after it in a layer. The
-/// weights are read once, and before the kernel waits for its predecessor, and so are positions, slots and causal
-/// lengths: nothing that may still run then may write them (successor.cuh). A token's result has the same bits whatever tokens ride along and however many (1 to 64).
+/// Products of bfloat16 weights with a few tokens, each fused with what comes before and after it in a layer.
+/// The weights are read once, and before the kernel waits for its predecessor, and so are positions, slots
+/// and causal lengths: nothing that may still run then may write them (successor.cuh). A token's result has
+/// the same bits whatever tokens ride along and however many (1 to 64).
 ///
 /// RMS norm is split: whoever makes the residual also writes x = bf16(residual * gain) and, for each 8
 /// elements, their sum of squares; whoever multiplies x scales the product of token t by
 /// 1 / sqrt(mean of squares + epsilon).
 ///
-/// All memory is the caller's and dense; matrices are row-major, 16-byte aligned. Each call enqueues one launch on a CUDA
-/// stream. Refused with `invalid_argument`: more than 64 tokens, `columns` no multiple of 32.
+/// All memory is the caller's and dense; matrices are row-major, 16-byte aligned. Each call enqueues one
+/// launch on a CUDA stream. Refused with `invalid_argument`: more than 64 tokens, `columns` no multiple of
+/// 32.
 namespace stepgraph::llama {
 
 constexpr int skinny_tokens = 64;  // most tokens of one product
@@ -33,8 +35,8 @@ struct skinny_input {
   float epsilon = 0.0f;            // of the norm
 };
 
-/// Queries, keys and values: the product, turned by rotary embedding (pairs are neighbours, 2i and 2i + 1); the
-/// queries go to `query`, keys and values to the token's slot in the cache.
+/// Queries, keys and values: the product, turned by rotary embedding (pairs are neighbours, 2i and 2i + 1);
+/// the queries go to `query`, keys and values to the token's slot in the cache.
 struct qkv_product {
   skinny_input in{};                            // rows: (heads + 2 kv_heads) * head_size
   bf16* query = nullptr;                        // out [tokens, heads, head_size]

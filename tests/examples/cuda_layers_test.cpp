@@ -1,5 +1,6 @@
-// The example's bfloat16 layers on a GPU, whole steps of small models: chunks of every kind of size, which take
-// different kernels, must give the logits of the straightforward pass over the same weights, poison around them.
+// The example's bfloat16 layers on a GPU, whole steps of small models: chunks of every kind of size, which
+// take different kernels, must give the logits of the straightforward pass over the same weights, poison
+// around them.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The fused products of the example's layers on a GPU, each against plain loops in double, at random shapes: whole
-// and broken tiles, one to 64 tokens. They exist on the GPU alone.
+// The fused products of the example's layers on a GPU, each against plain loops in double, at random shapes:
+// whole and broken tiles, one to 64 tokens. They exist on the GPU alone.
 #include <doctest/doctest.h>
 
 #include <algorithm>
