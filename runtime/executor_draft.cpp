@@ -64,6 +64,7 @@ void step_executor::state::enqueue_draft_extend(const step_key& key, const step_
                                           .causal_length = own.causal_length,
                                           .out_cache_loc = own.out_cache_loc,
                                           .faults = faults}});
+  mark_node(key, "draft_extend_inputs");
   // the target's page table serves, unless a commit has since rewritten the slots it was made of
   if (page_shift == 0)
     decode_metadata(stream, {.lengths = length,
@@ -82,6 +83,7 @@ void step_executor::state::enqueue_draft_extend(const step_key& key, const step_
   made.hidden_in = buffers.hidden;
   made.hidden_out = buffers.first_hidden;
   step.body(made);
+  mark_node(key, "body");
 }
 
 /// The draft's further tokens, a body call each; lengths, positions and slots of all of them are made at once.
@@ -97,6 +99,7 @@ void step_executor::state::enqueue_draft_decode(const step_key& key, const step_
                           .last_row = own.last_row,
                           .token_ids = own.token_ids,
                           .hidden_row = buffers.hidden_row});
+  mark_node(key, "draft_prologue");
   // note: no faults, for a row that sits out says so by a length below 0
   draft_steps_metadata(stream, {.decode = {.lengths = lengths(key, own.seq_lens, nullptr),
                                            .requests = buffers.requests,
@@ -112,6 +115,7 @@ void step_executor::state::enqueue_draft_decode(const step_key& key, const step_
                                 .cu_seqlens_k = own.cu_seqlens_k,
                                 .out_cache_loc = own.out_cache_loc,
                                 .position = own.positions});
+  mark_node(key, "draft_steps_metadata");
   step_context made = draft_context(key, step);
   const std::int64_t rows = key.rows;
   for (int number = 1; number <= key.steps; ++number) {
@@ -132,6 +136,7 @@ void step_executor::state::enqueue_draft_decode(const step_key& key, const step_
       made.probabilities =
           buffers.probabilities + (buffers.state.requests + 1 + line) * made.probabilities_stride;
     step.body(made);
+    mark_node(key, "body");
   }
 }
 

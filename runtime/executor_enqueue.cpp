@@ -98,19 +98,28 @@ verify_view step_executor::state::verified(const step_key& key, bool tree) {
           .parents = tree ? buffers.parents : nullptr};
 }
 
-void step_executor::state::mark_clock(step_kind kind, bool end) {
+void step_executor::state::mark_clock(const step_key& key, int mark) {
   if (times.empty()) return;
-  const int part = kind == step_kind::draft_decode ? 0 : kind == step_kind::draft_extend ? 2 : 1;
   step_clock(stream, {.header = header(),
                       .times = times.data(),
                       .slots = limits.in_flight,
                       .marks = clock_marks,
-                      .mark = 2 * part + (end ? 1 : 0)});
+                      .mark = part_marks * part_of(key.kind) + mark});
+}
+
+/// A node of the step is enqueued: where nodes are timed, the clock says when it is done.
+void step_executor::state::mark_node(const step_key& key, const char* name) {
+  if (options.timing != step_timing::nodes) return;
+  mark_clock(key, ++next_mark);
+  std::vector<node_time>& nodes = statistics.times.nodes[static_cast<int>(key.kind)];
+  if (static_cast<int>(nodes.size()) < next_mark) nodes.push_back({.name = name, .time = {}});
 }
 
 /// One whole step. Captured or eager, the same calls.
 void step_executor::state::enqueue(const step_key& key, const step_definition& step) {
-  mark_clock(key.kind, false);
+  mark_clock(key, 0);
+  next_mark = 0;
+  mark_node(key, "clock");
   switch (key.kind) {
     case step_kind::decode:
     case step_kind::extend:
@@ -124,7 +133,7 @@ void step_executor::state::enqueue(const step_key& key, const step_definition& s
       enqueue_draft_decode(key, step);
       break;
   }
-  mark_clock(key.kind, true);
+  mark_clock(key, part_marks - 1);
 }
 
 /// Prologue, metadata, the embedder's body, epilogue; in a step with trees the kept tokens' keys and values
@@ -184,6 +193,7 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
                            .vocab_size = limits.vocab_size,
                            .token_ids = own.token_ids,
                            .inputs = inputs});
+  mark_node(key, accepts ? "verify_prologue" : "step_prologue");
   decode_metadata(stream, {.lengths = length,
                            .requests = buffers.requests,
                            .source = source,
@@ -194,9 +204,11 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
                            .page_table_stride = buffers.page_table_stride,
                            .page_columns = buffers.page_columns,
                            .faults = sink()});
+  mark_node(key, "decode_metadata");
   step_context made = context(key, step);
   if (accepts) made.drafted = drafted;
   step.body(made);
+  mark_node(key, "body");
   enqueue_epilogue(key, step);
 }
 
@@ -237,6 +249,7 @@ void step_executor::state::enqueue_epilogue(const step_key& key, const step_defi
                          .emit_stride = buffers.accepted.stride,
                          .result_slots = limits.in_flight,
                          .ring_rows = row_buckets.largest()});
+  mark_node(key, "step_epilogue");
   if (!step.tree) return;
   // note: what finish cuts does not count in the cache, so it may move too
   if (page_shift == 0)

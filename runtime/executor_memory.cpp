@@ -79,13 +79,13 @@ void step_executor::state::allocate(const kv_layout& layout) {
   const auto pinned_tokens =
       pinned.add<std::int32_t>("result_tokens", std::size_t(limits.in_flight) * sizes.rows * sizes.emitted);
   const auto pinned_times =
-      pinned.add<std::int64_t>("times", options.time_steps ? std::size_t(limits.in_flight) * clock_marks : 0);
+      pinned.add<std::int64_t>("times", options.timing != step_timing::off ? std::size_t(limits.in_flight) * clock_marks : 0);
   const auto pinned_fault = pinned.add<fault_record>("fault", 1);
   pinned_block = arena(std::move(pinned), pinned_memory(where));
   staging = pinned_block.view(pinned_staging);
   results = pinned_block.view(pinned_results);
   result_tokens = pinned_block.view(pinned_tokens);
-  if (options.time_steps) times = pinned_block.view(pinned_times);
+  if (options.timing != step_timing::off) times = pinned_block.view(pinned_times);
   faults = pinned_block.view(pinned_fault).data();
   *faults = {};
   for (int i = 0; i < limits.in_flight; ++i) {

@@ -89,16 +89,21 @@ void step_executor::state::count(const plan& wanted, std::span<const step_row> r
 /// What the device's clock said of the round that used a slot last; the round is done.
 void step_executor::state::read_times(slot& used) {
   step_times& all = statistics.times;
-  const std::int64_t* const clock = times.data() + (&used - slots.data()) * clock_marks;
   bool first = true;
   for (const step_key& key : used.timed) {
-    const int part = key.kind == step_kind::draft_decode ? 0 : key.kind == step_kind::draft_extend ? 2 : 1;
-    const std::int64_t begin = clock[2 * part], end = clock[2 * part + 1];
+    const std::int64_t* const clock =
+        times.data() + (&used - slots.data()) * clock_marks + part_marks * part_of(key.kind);
+    const std::int64_t begin = clock[0], end = clock[part_marks - 1];
     all.by_kind[static_cast<int>(key.kind)].add(1e-3 * double(end - begin));
     if (all.last_end > 0)
       (first ? all.between_rounds : all.between_steps).add(1e-3 * double(begin - all.last_end));
     all.last_end = end;
     first = false;
+    // of draft decodes there may have been fewer than the most
+    std::vector<node_time>& nodes = all.nodes[static_cast<int>(key.kind)];
+    const int fewer = key.kind == step_kind::draft_decode ? step_counts(key.kind).back() - key.steps : 0;
+    for (int node = 0; node < static_cast<int>(nodes.size()) - fewer; ++node)
+      nodes[node].time.add(1e-3 * double(clock[node + 1] - clock[node]));
   }
   used.timed.clear();
 }

@@ -82,7 +82,13 @@ struct step_executor::state {
   executor_statistics statistics;
   std::atomic<bool> busy = false;
 
-  static constexpr int clock_marks = 6;  // begin and end of draft_decode, target step, draft_extend
+  // the clock's marks of a round: draft_decode, target step, draft_extend; of each its begin, nodes and end
+  static constexpr int part_marks = 72, clock_marks = 3 * part_marks;
+  int next_mark = 0;  // of the step being enqueued
+
+  static int part_of(step_kind kind) {
+    return kind == step_kind::draft_decode ? 0 : kind == step_kind::draft_extend ? 2 : 1;
+  }
 
   std::int32_t end_id_count() const {
     return options.finish ? static_cast<std::int32_t>(options.finish->end_ids.size()) : 0;
@@ -146,7 +152,8 @@ struct step_executor::state {
   step_rows_params staged_rows(const step_key& key, std::int32_t* query_counts);
   row_lengths lengths(const step_key& key, std::int32_t* seq_lens, std::int32_t* delta);
   verify_view verified(const step_key& key, bool tree);
-  void mark_clock(step_kind kind, bool end);
+  void mark_clock(const step_key& key, int mark);
+  void mark_node(const step_key& key, const char* name);
   const std::int32_t* staged(std::size_t offset) const {
     return reinterpret_cast<const std::int32_t*>(buffers.staging + offset);
   }

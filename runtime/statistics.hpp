@@ -30,24 +30,35 @@ struct bucket_statistics {
 struct time_statistics {
   std::uint64_t count = 0;
   double sum = 0;
+  double smallest = 0;
   double largest = 0;
   std::uint64_t over_5us = 0;
 
   void add(double microseconds) {
-    ++count;
+    smallest = count == 0 || microseconds < smallest ? microseconds : smallest;
+    largest = microseconds > largest ? microseconds : largest;
+    over_5us += microseconds > 5 ? 1 : 0;
     sum += microseconds;
-    if (microseconds > largest) largest = microseconds;
-    if (microseconds > 5) ++over_5us;
+    ++count;
   }
   double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0.0; }
 };
 
-/// What `executor_options::time_steps` measures, by the device's own clock.
+/// Where the time of the steps of one kind goes. `clock` is what reading the clock twice in a row takes: it is in
+/// every node's time.
+struct node_time {
+  const char* name;
+  time_statistics time;
+};
+
+/// What `executor_options::timing` measures, by the device's own clock.
 struct step_times {
-  time_statistics by_kind[5];      // index is the step_kind
-  time_statistics between_steps;   // gaps within a round
-  time_statistics between_rounds;  // gaps from one round to the next, the copy of its inputs included
-  std::int64_t last_end = 0;       // nanoseconds of the device's clock
+  static constexpr int kinds = 5;
+  time_statistics by_kind[kinds];      // index is the step_kind
+  std::vector<node_time> nodes[kinds];  // likewise; of step_timing::nodes
+  time_statistics between_steps;       // gaps within a round
+  time_statistics between_rounds;      // gaps from one round to the next, the copy of its inputs included
+  std::int64_t last_end = 0;           // nanoseconds of the device's clock
 };
 
 struct executor_statistics {

@@ -35,6 +35,10 @@ struct finish_options {
   std::vector<std::int32_t> end_ids{};  // tokens that end a text; they are emitted
 };
 
+/// Whether steps are timed by nodes that read the device's clock: at the begin and end of every graph, or beside
+/// every node of the executor's own.
+enum class step_timing { off, steps, nodes };
+
 /// What the executor does not make itself, and what it is to do beside running steps. Everything left out is
 /// owned by the executor.
 struct executor_options {
@@ -49,7 +53,7 @@ struct executor_options {
   std::optional<draft_shape> draft{};      // of the draft whose steps are among the definitions
   std::vector<int> draft_lengths{};        // K that draft_decode is captured for; empty: 2 to max_draft_tokens
   std::optional<finish_options> finish{};  // else only the embedder ends requests
-  bool time_steps = false;  // two more nodes a graph, which say when it began and ended: statistics().times
+  step_timing timing = step_timing::off;   // statistics().times
 };
 
 /// The embedder's part of a step: enqueues the model's work on `context.stream` and what follows from its

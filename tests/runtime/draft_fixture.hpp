@@ -61,14 +61,16 @@ struct draft_setup {
   bool poison = false;
   std::int64_t max_context = 256;
   int step_tokens = 0;
-  bool time_steps = false;
   executor_options options{};
 };
 
 /// The tiny model with a draft that is itself with noise.
 struct tiny_with_draft : tiny {
-  explicit tiny_with_draft(float noise = 0.02f)
-      : draft(noisy_weights(weights, noise, 11), weights.config.hidden_size) {}
+  explicit tiny_with_draft(float noise = 0.02f) : tiny_with_draft(llama::make_tiny_weights(7, llama::tiny_config()), noise) {}
+  tiny_with_draft(const llama::llama_weights& target, float noise)
+      : tiny{target}, draft(noisy_weights(target, noise, 11), target.config.hidden_size) {}
+  tiny_with_draft(const llama::llama_weights& target, const llama::llama_weights& draft)
+      : tiny{target}, draft(draft, target.config.hidden_size) {}
 
   step_executor executor(const draft_setup& how) const {
     step_limits limits = this->limits(how.rows, how.most);
@@ -81,7 +83,6 @@ struct tiny_with_draft : tiny {
         model->steps(llama::step_choice{.verify = how.most > 0, .sampled = how.sampled, .trees = how.trees});
     executor_options options = how.options;
     options.poison = how.poison;
-    options.time_steps = how.time_steps;
     options.finish = finish_options{how.end_ids};
     if (how.draft && how.most > 0) {
       options.draft = draft.shape();
