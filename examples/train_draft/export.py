@@ -28,12 +28,11 @@ def save_head(head, path):
 
 
 def load_head(head, path):
-    """Puts the weights of a file, and its draft vocabulary, into `head`."""
+    """Puts the weights of a file into `head`, which keeps its own draft vocabulary."""
     found = load_file(path, device=str(head.embedding.device))
     with torch.no_grad():
         for name in MATRICES + GAINS:
             getattr(head, name).copy_(found[name])
-    head.choose(found["draft_to_target"].long())
 
 
 def case_features(entries, hidden):

@@ -30,17 +30,18 @@ def options():
     add = parser.add_argument
     add("--model", required=True, help="GGUF file of the target")
     add("--out", type=Path, default=Path(__file__).parent, help="folder of the results")
-    add("--init", type=Path, help="a head to go on from, with its draft vocabulary")
+    add("--init", type=Path, help="a head whose weights to go on from")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--templated", type=int, default=4096, help="prompts made of templates and topics")
     add("--invented", type=int, default=20480, help="prompts that the target invents, at most")
-    add("--answer-tokens", type=int, default=160)
+    add("--answer-tokens", type=int, default=128)
     add("--rows", type=int, default=2048, help="prompts answered at once")
     add("--generate-seconds", type=float, default=60, help="no further batch of answers after that")
     add("--train-seconds", type=float, default=120, help="the learning rate's schedule ends then")
-    add("--draft-vocab", type=int, default=16384)
+    add("--draft-vocab", type=int, default=12288)
     add("--steps", type=int, default=4, help="draft steps that are trained")
-    add("--ffn", type=int, help="the head's feed-forward size; default: the target's")
+    add("--shallow", type=float, default=0.5, help="part of the schedule in which two draft steps are trained")
+    add("--ffn", type=int, default=3072, help="the head's feed-forward size")
     add("--batch", type=int, default=64, help="texts in a training step")
     add("--adam", action="store_true", help="AdamW for the matrices, not Muon")
     add("--rate", type=float, default=3e-3)
@@ -94,11 +95,11 @@ def draft_vocabulary(batches, size, vocab, end):
     return ids, (count[ids].sum() / count.sum()).item()
 
 
-def loss_of(head, target, batch, rows, wanted):
+def loss_of(head, target, batch, rows, steps, wanted):
     """Loss over the answers' tokens, and how often each step's argmax is the target's, [steps]."""
     tokens, features, start, begin = batch.tokens[rows], batch.hidden[rows], batch.start[rows], batch.begin
     n = features.shape[1] - 2  # entry p is about token p + 2
-    unrolled = head.unroll(tokens[:, :n + 1], features[:, :n], start, begin, wanted.steps)
+    unrolled = head.unroll(tokens[:, :n + 1], features[:, :n], start, begin, steps)
     entry = torch.arange(unrolled[0].shape[1], device=tokens.device)
     inside = begin + 1 + entry < batch.stop[rows, None]
     with torch.no_grad():
@@ -148,8 +149,9 @@ def train(head, target, batches, wanted, log=print):
         for each in made:
             for group in each.param_groups:
                 group["lr"] = rate
+        steps = wanted.steps if spent >= wanted.shallow else min(2, wanted.steps)
         with torch.autocast(target.device, torch.bfloat16, enabled=target.dtype == torch.bfloat16):
-            loss, right = loss_of(head, target, batches[which], rows, wanted)
+            loss, right = loss_of(head, target, batches[which], rows, steps, wanted)
         for each in made:
             each.zero_grad(set_to_none=True)
         loss.backward()
