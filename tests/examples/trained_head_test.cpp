@@ -89,7 +89,8 @@ TEST_CASE("trained head: hidden states and drafts are those of the script that t
   std::vector<draft_entry> entries;
   for (std::size_t i = 0; i < states.size(); ++i)
     entries.push_back({.row = 0, .token = tokens[i + 1], .state = states[i]});
-  const double tolerance = test_device().is_host() ? 1e-3 : 0.05;  // of bfloat16's roundings
+  // the script rounds the embedding to bfloat16, a GPU everything
+  const double tolerance = test_device().is_host() ? 5e-3 : 0.05;
   for (const nlohmann::json& want : known.at("entries")) {
     const draft_result got = steps.run(entries, 1, 8);
     const auto values = want.at("hidden").get<std::vector<float>>();
