@@ -23,7 +23,9 @@ def save_head(head, path):
     about = {"format": "stepgraph draft head 1", "hidden_size": c.hidden_size, "heads": c.heads, "kv_heads": c.kv_heads,
              "head_size": c.head_size, "ffn_size": head.gate.shape[0], "target_vocab_size": c.vocab_size,
              "rope_base": c.rope_base, "norm_epsilon": c.norm_epsilon}
+    path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path, metadata={key: str(value) for key, value in about.items()})
+    path.chmod(0o644)
     return path.stat().st_size
 
 

@@ -5,7 +5,7 @@
 2. The head learns the target's next-token distribution over a reduced vocabulary, several draft steps deep.
 3. Accepted length is measured on questions held out of the training, answered greedily.
 
-Writes smollm2_draft.safetensors, smollm2_draft.json (the record) and draft_head_case.json (values for the tests).
+Writes smollm2_draft.safetensors, smollm2_draft.json (the record, also of the runs before it) and draft_head_case.json (values for the tests).
 """
 
 import argparse
@@ -30,7 +30,7 @@ def options():
     add = parser.add_argument
     add("--model", required=True, help="GGUF file of the target")
     add("--out", type=Path, default=Path(__file__).parent, help="folder of the results")
-    add("--init", type=Path, help="a head whose weights to go on from")
+    add("--init", type=Path, help="a head to go on from; its record lies beside it")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--templated", type=int, default=4096, help="prompts made of templates and topics")
     add("--invented", type=int, default=20480, help="prompts that the target invents, at most")
@@ -207,16 +207,20 @@ def main():
     result = measure(head, target, words, end, wanted.measure_tokens)
     print(f"{time.time() - began:.1f} s: accepted length {result['accepted_length']}", result["histogram"], flush=True)
     save_case(head, wanted.out / "draft_head_case.json")
-    record = {
-        "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name() if not exact else "none",
-        "torch": torch.__version__, "model": Path(wanted.model).name,
-        "model_sha256": hashlib.sha256(Path(wanted.model).read_bytes()).hexdigest(),
-        "options": {key: value for key, value in vars(wanted).items() if key not in ("model", "out", "device")},
+    before = wanted.init and wanted.init.with_suffix(".json")
+    run = {
+        "date": datetime.date.today().isoformat(), "gpu": "none" if exact else torch.cuda.get_device_name(),
+        "torch": torch.__version__, "seconds": round(time.time() - began, 1),
+        "options": {key: value for key, value in vars(wanted).items() if key not in ("model", "out", "device", "init")},
         "prompts_templated": len(questions), "prompts_invented": len(invented),
         "answers": sum(len(batch.tokens) for batch in batches), "answer_tokens": generated,
-        "draft_vocab": len(ids), "draft_vocab_covers": round(covered, 5), "training_steps": steps,
+        "draft_vocab_covers": round(covered, 5), "training_steps": steps,
         "curve": {"columns": ["seconds", "texts", "loss", "right argmax by draft step"], "rows": curve[::max(1, len(curve) // 60)]},
-        "weight_bytes": weights, "held_out": result, "seconds": round(time.time() - began, 1)}
+        "held_out": result}
+    record = {
+        "model": Path(wanted.model).name, "model_sha256": hashlib.sha256(Path(wanted.model).read_bytes()).hexdigest(),
+        "draft_vocab": len(ids), "weight_bytes": weights, "held_out": result,
+        "runs": (json.loads(before.read_text())["runs"] if before and before.exists() else []) + [run]}
     (wanted.out / "smollm2_draft.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
