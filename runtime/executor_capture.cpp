@@ -54,6 +54,8 @@ void step_executor::state::capture_one(const step_key& key, const step_definitio
   try {
     // once eagerly, with nothing live: libraries load and handles are made outside the capture
     stream.fill(buffers.staging, 0, detail::staging_layout{key.rows, key.tokens, step.tree}.bytes());
+    // note: what follows a target step takes its rows, and there may have been none yet
+    stream.fill(buffers.live_rows, 0, sizeof(std::int32_t));
     enqueue(key, step);
     stream.synchronize();
     const auto start = std::chrono::steady_clock::now();

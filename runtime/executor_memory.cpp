@@ -78,8 +78,8 @@ void step_executor::state::allocate(const kv_layout& layout) {
   const auto pinned_results = pinned.add<row_result>("results", std::size_t(limits.in_flight) * sizes.rows);
   const auto pinned_tokens =
       pinned.add<std::int32_t>("result_tokens", std::size_t(limits.in_flight) * sizes.rows * sizes.emitted);
-  const auto pinned_times =
-      pinned.add<std::int64_t>("times", options.timing != step_timing::off ? std::size_t(limits.in_flight) * clock_marks : 0);
+  const auto pinned_times = pinned.add<std::int64_t>(
+      "times", options.timing != step_timing::off ? std::size_t(limits.in_flight) * clock_marks : 0);
   const auto pinned_fault = pinned.add<fault_record>("fault", 1);
   pinned_block = arena(std::move(pinned), pinned_memory(where));
   staging = pinned_block.view(pinned_staging);

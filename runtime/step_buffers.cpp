@@ -13,15 +13,14 @@ class bound_plan {
   template <class T>
   void add(T*& pointer, const char* name, std::size_t count) {
     const auto part = plan_.add<T>(name, count);
-    bindings_.push_back([&pointer, part](const arena& made) {
-      pointer = part.count > 0 ? made.view(part).data() : nullptr;
-    });
+    bindings_.push_back(
+        [&pointer, part](const arena& made) { pointer = part.count > 0 ? made.view(part).data() : nullptr; });
   }
 
   void add(step_vectors& vectors, const char* const (&names)[11], std::size_t rows, std::size_t tokens) {
-    std::int32_t** const parts[] = {&vectors.query_counts,  &vectors.seq_lens,      &vectors.cu_seqlens_q,
-                                    &vectors.cu_seqlens_k,  &vectors.last_row,      &vectors.cache_seqlens,
-                                    &vectors.token_ids,     &vectors.row_of,        &vectors.positions,
+    std::int32_t** const parts[] = {&vectors.query_counts,  &vectors.seq_lens,     &vectors.cu_seqlens_q,
+                                    &vectors.cu_seqlens_k,  &vectors.last_row,     &vectors.cache_seqlens,
+                                    &vectors.token_ids,     &vectors.row_of,       &vectors.positions,
                                     &vectors.causal_length, &vectors.out_cache_loc};
     for (int i = 0; i < 11; ++i) add(*parts[i], names[i], i < 6 ? rows : tokens);
   }
@@ -39,13 +38,13 @@ class bound_plan {
   std::vector<std::function<void(const arena&)>> bindings_;
 };
 
-constexpr const char* target_names[11] = {
-    "query_counts", "seq_lens", "cu_seqlens_q", "cu_seqlens_k",  "last_row",     "cache_seqlens",
-    "token_ids",    "row_of",   "positions",    "causal_length", "out_cache_loc"};
-constexpr const char* draft_names[11] = {
-    "draft_query_counts",  "draft_seq_lens",      "draft_cu_seqlens_q", "draft_cu_seqlens_k",
-    "draft_last_row",      "draft_cache_seqlens", "draft_token_ids",    "draft_row_of",
-    "draft_positions",     "draft_causal_length", "draft_out_cache_loc"};
+constexpr const char* target_names[11] = {"query_counts", "seq_lens",      "cu_seqlens_q", "cu_seqlens_k",
+                                          "last_row",     "cache_seqlens", "token_ids",    "row_of",
+                                          "positions",    "causal_length", "out_cache_loc"};
+constexpr const char* draft_names[11] = {"draft_query_counts",  "draft_seq_lens",     "draft_cu_seqlens_q",
+                                         "draft_cu_seqlens_k",  "draft_last_row",     "draft_cache_seqlens",
+                                         "draft_token_ids",     "draft_row_of",       "draft_positions",
+                                         "draft_causal_length", "draft_out_cache_loc"};
 
 }  // namespace
 
@@ -127,7 +126,8 @@ arena carve(const kv_layout& layout, const kv_layout* draft_layout, int page_siz
   buffers.scratch = {scratch, sizes.scratch_bytes};
   buffers.undefined = {made.data(), undefined_end};
   if (sizes.own_kv) buffers.kv = make_kv_cache(layout, page_size, sizes.kv_pages, {kv, kv_bytes});
-  if (draft) buffers.draft_kv = make_kv_cache(*draft_layout, page_size, sizes.kv_pages, {draft_kv, draft_bytes});
+  if (draft)
+    buffers.draft_kv = make_kv_cache(*draft_layout, page_size, sizes.kv_pages, {draft_kv, draft_bytes});
   return made;
 }
 

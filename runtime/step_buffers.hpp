@@ -48,8 +48,8 @@ struct step_buffers {
   // the round's vectors and page table: undefined before each round
   std::int32_t *live_rows, *requests, *row_status, *next_token;  // by row
   step_vectors target;
-  std::int32_t* argmax;    // by token
-  accept_result accepted;  // by row, of verify steps
+  std::int32_t* argmax;                                       // by token
+  accept_result accepted;                                     // by row, of verify steps
   std::int32_t *wanted, *drafts, *draft_lines, *row_parents;  // by row, of verify steps
   std::int32_t* parents;                                      // by token, with trees
   std::uint64_t* ancestors;                                   // by token, with trees
@@ -62,16 +62,16 @@ struct step_buffers {
   // of the draft's steps: by token and row, or by step and row
   step_vectors draft;
   std::int32_t *hidden_row, *out_line;
-  std::int32_t *chain, *feed;  // [max steps, rows] d2, d3, ...; what the step after it is fed
-  float* chain_hidden[2];      // [rows, hidden_size], in turn
+  std::int32_t *chain, *feed;      // [max steps, rows] d2, d3, ...; what the step after it is fed
+  float* chain_hidden[2];          // [rows, hidden_size], in turn
   std::span<std::byte> undefined;  // the block that holds all of the above
 
   // what lives from step to step
   std::byte* staging;
   std::int32_t* fault_taken;
   std::int32_t* end_ids;
-  kv_plane* planes;     // [2 * layers], with trees
-  float* first_hidden;  // [requests + 1, hidden_size] of the draft, after its last draft_extend
+  kv_plane* planes;      // [2 * layers], with trees
+  float* first_hidden;   // [requests + 1, hidden_size] of the draft, after its last draft_extend
   float* probabilities;  // [probability_lines, vocabulary of the draft]
   std::int32_t probability_lines;
   request_state state;

@@ -79,9 +79,8 @@ step_ticket step_executor::run_eager(const step_round& round) {
   s.definition(round.kind, round.variant);
   const state::plan wanted = s.check_round(round);
   const int slot = *s.admit(wanted, when_full::wait);
-  const step_ticket ticket = s.run(wanted, round, slot, [&](const step_key& key) {
-    s.enqueue(key, s.definition(key.kind, key.variant));
-  });
+  const step_ticket ticket = s.run(
+      wanted, round, slot, [&](const step_key& key) { s.enqueue(key, s.definition(key.kind, key.variant)); });
   ++s.statistics.eager_steps;
   return ticket;
 }
@@ -139,8 +138,12 @@ const kv_cache_view& step_executor::kv_cache() const {
   return state_->buffers.kv;
 }
 const executor_statistics& step_executor::statistics() const {
-  for (state::slot& each : state_->slots)
+  // the oldest first: a gap lies between one step and the next
+  const std::size_t slots = state_->slots.size();
+  for (std::size_t i = 1; i <= slots; ++i) {
+    state::slot& each = state_->slots[(state_->sequence + i) % slots];
     if (!each.timed.empty() && each.done.query()) state_->read_times(each);
+  }
   return state_->statistics;
 }
 std::span<const carving_info> step_executor::carvings() const {

@@ -24,8 +24,8 @@ namespace stepgraph {
 /// and lengths are the embedder's to manage. Addresses and strides are baked into the captures.
 struct adopted_requests {
   page_source source{};
-  std::int32_t* seq_lens = nullptr;    // [requests], tokens in the cache; each step advances them
-  std::int32_t* last_token = nullptr;  // [requests], the token sampled last; each step writes it
+  std::int32_t* seq_lens = nullptr;       // [requests], tokens in the cache; each step advances them
+  std::int32_t* last_token = nullptr;     // [requests], the token sampled last; each step writes it
   sampling_settings* sampling = nullptr;  // [requests], read by sampled steps; null where there are none
 };
 
@@ -49,9 +49,9 @@ struct executor_options {
   std::optional<adopted_requests> requests{};    // the embedder's request table
   std::optional<bucket_policy> row_buckets{};    // else powers of two up to max_rows
   std::optional<bucket_policy> token_buckets{};  // of ragged kinds; else powers of two up to max_step_tokens
-  bool poison = false;  // fill everything undefined with wild values before each step
-  std::optional<draft_shape> draft{};      // of the draft whose steps are among the definitions
-  std::vector<int> draft_lengths{};        // K that draft_decode is captured for; empty: 2 to max_draft_tokens
+  bool poison = false;                 // fill everything undefined with wild values before each step
+  std::optional<draft_shape> draft{};  // of the draft whose steps are among the definitions
+  std::vector<int> draft_lengths{};    // K that draft_decode is captured for; empty: 2 to max_draft_tokens
   std::optional<finish_options> finish{};  // else only the embedder ends requests
   step_timing timing = step_timing::off;   // statistics().times
 };
