@@ -48,6 +48,7 @@ std::optional<step_ticket> step_executor::replay(const step_round& round, when_f
   const one_thread guard(state_->busy);
   const nvtx_range range("stepgraph replay");
   state& s = *state_;
+  if (guard_off("alternate")) s.stream.synchronize();
   const state::plan wanted = s.check_round(round);
   const auto captured = [&](const step_key& key) -> state::captured& {
     const auto found = s.captures.find(key);
@@ -83,6 +84,13 @@ step_ticket step_executor::run_eager(const step_round& round) {
       wanted, round, slot, [&](const step_key& key) { s.enqueue(key, s.definition(key.kind, key.variant)); });
   ++s.statistics.eager_steps;
   return ticket;
+}
+
+bool step_executor::table_read(step_ticket ticket) const {
+  STEPGRAPH_EXPECTS(state_->options.read_fence,
+                    "step_executor::table_read: needs executor_options::read_fence");
+  STEPGRAPH_EXPECTS(ticket.executor == state_->id, "step_executor: a ticket of another executor, or of none");
+  return __atomic_load_n(state_->read_fence, __ATOMIC_ACQUIRE) >= ticket.sequence;
 }
 
 bool step_executor::ready(step_ticket ticket) const {
@@ -147,7 +155,7 @@ const executor_statistics& step_executor::statistics() const {
   return state_->statistics;
 }
 std::span<const carving_info> step_executor::carvings() const {
-  return state_->device_block.carvings();
+  return state_->carvings;
 }
 std::int64_t step_executor::free_pages() const {
   return state_->requests ? state_->requests->pages().free_pages() : 0;

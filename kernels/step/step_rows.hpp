@@ -95,7 +95,8 @@ STEPGRAPH_HD void gather_rows(Team& team, const step_rows_params& p) {
   }
   for (int row = team.rank(); row < p.rows; row += team.size()) p.row_status[row] = 0;
   detail::apply_patches(team, p);
-  for (int row = team.rank(); row < p.rows; row += team.size()) detail::gather_row(p, row, row < live);
+  for (int row = team.rank(); row < p.rows; row += team.size())
+    detail::gather_row(p, row, row < live || guard_off("pad-shrink"));
 }
 
 }  // namespace stepgraph
