@@ -32,18 +32,17 @@ def options():
     add("--out", type=Path, default=Path(__file__).parent, help="folder of the results")
     add("--init", type=Path, help="a head to go on from; its record lies beside it")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--templated", type=int, default=4096, help="prompts made of templates and topics")
-    add("--invented", type=int, default=20480, help="prompts that the target invents, at most")
+    add("--templated", type=int, default=14924, help="prompts made of templates and topics")
+    add("--invented", type=int, default=131072, help="prompts that the target invents, at most")
     add("--answer-tokens", type=int, default=128)
     add("--rows", type=int, default=2048, help="prompts answered at once")
-    add("--generate-seconds", type=float, default=60, help="no further batch of answers after that")
-    add("--train-seconds", type=float, default=120, help="the learning rate's schedule ends then")
+    add("--generate-seconds", type=float, default=300, help="no further batch of answers after that")
+    add("--train-seconds", type=float, default=300, help="the learning rate's schedule ends then")
     add("--draft-vocab", type=int, default=12288)
     add("--steps", type=int, default=4, help="draft steps that are trained")
     add("--shallow", type=float, default=0.5, help="part of the schedule in which two draft steps are trained")
     add("--ffn", type=int, default=3072, help="the head's feed-forward size")
     add("--batch", type=int, default=64, help="texts in a training step")
-    add("--adam", action="store_true", help="AdamW for the matrices, not Muon")
     add("--rate", type=float, default=3e-3)
     add("--cooldown", type=float, default=0.6, help="part of the schedule in which the rate falls to nothing")
     add("--feature-weight", type=float, default=0.1)
@@ -126,18 +125,12 @@ def agreement(head, right):
     return [(((head.logits(hidden).argmax(-1) == best) * weight).sum() / weight.sum()).item() for hidden, weight, best in right]
 
 
-def optimizers(head, wanted):
-    """Muon for the matrices, AdamW for the gains; or AdamW for all."""
-    matrices = [p for p in head.parameters() if p.dim() == 2]
-    gains = [p for p in head.parameters() if p.dim() == 1]
-    first = torch.optim.AdamW(matrices, lr=wanted.rate, betas=(0.9, 0.95), weight_decay=0.01) if wanted.adam else \
-        torch.optim.Muon(matrices, lr=wanted.rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
-    return [first, torch.optim.AdamW(gains, lr=wanted.rate, betas=(0.9, 0.95), weight_decay=0.0)]
-
-
 def train(head, target, batches, wanted, log=print):
     """The curve: (seconds, texts seen, loss, share of right argmax a step)."""
-    made = optimizers(head, wanted)
+    decayed = [p for p in head.parameters() if p.dim() == 2]
+    gains = [p for p in head.parameters() if p.dim() == 1]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.01}, {"params": gains, "weight_decay": 0.0}],
+                                  betas=(0.9, 0.95))
     picks = [(b, rows) for b, batch in enumerate(batches)
              for rows in torch.arange(len(batch.tokens), device=target.device).split(wanted.batch)]
     curve, began, step, queue = [], time.time(), 0, []
@@ -146,18 +139,15 @@ def train(head, target, batches, wanted, log=print):
             queue = [picks[i] for i in torch.randperm(len(picks))]
         which, rows = queue.pop()
         rate = wanted.rate * min(1, (step + 1) / 100) * min(1, (1.01 - spent) / wanted.cooldown)
-        for each in made:
-            for group in each.param_groups:
-                group["lr"] = rate
+        for group in optimizer.param_groups:
+            group["lr"] = rate
         steps = wanted.steps if spent >= wanted.shallow else min(2, wanted.steps)
         with torch.autocast(target.device, torch.bfloat16, enabled=target.dtype == torch.bfloat16):
             loss, right = loss_of(head, target, batches[which], rows, steps, wanted)
-        for each in made:
-            each.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        for each in made:
-            each.step()
+        optimizer.step()
         if step % 100 == 0:
             curve.append([round(time.time() - began, 1), (step + 1) * len(rows), round(loss.item(), 4),
                           [round(r, 4) for r in agreement(head, right)]])
