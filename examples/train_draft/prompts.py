@@ -3,7 +3,9 @@
 import random
 from pathlib import Path
 
-HELD_OUT = tuple(Path(__file__).with_name("held_out.txt").read_text().splitlines())
+read = lambda name: tuple(Path(__file__).with_name(name).read_text().splitlines())
+HELD_OUT = read("held_out.txt")
+HELD_OUT_INVENTED = read("held_out_invented.txt")
 
 # the questions held out are about none of these
 TOPICS = """black holes|volcanoes|honey bees|the Roman Empire|electric cars|chess openings|the human heart|coffee|glaciers

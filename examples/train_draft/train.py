@@ -63,7 +63,7 @@ def invent(target, words, count, rows, end):
         for row, last in zip(made.tokens[:, made.begin:].tolist(), (made.stop - made.begin).tolist()):
             if row[last - 1] == end and last > 4:
                 found.add(words.decode(row[:last - 1]).strip())
-    held_out = {each.lower() for each in prompts.HELD_OUT}
+    held_out = {each.lower() for each in prompts.HELD_OUT + prompts.HELD_OUT_INVENTED}
     return sorted(each for each in found if each.lower() not in held_out)
 
 
@@ -157,9 +157,9 @@ def train(head, target, batches, wanted, log=print):
     return curve, step
 
 
-def measure(head, target, words, end, new_tokens, drafts=4):
-    """Greedy answers to the held-out questions, and the rounds that chains of `drafts` would have taken."""
-    encoded = [words.encode(chat(each)).ids for each in prompts.HELD_OUT]
+def measure(head, target, words, end, new_tokens, questions=prompts.HELD_OUT, drafts=4):
+    """Greedy answers to the questions, and the rounds that chains of `drafts` would have taken."""
+    encoded = [words.encode(chat(each)).ids for each in questions]
     greedy = torch.zeros(len(encoded), device=target.device)
     made = target.generate(encoded, new_tokens, greedy, end)
     hits = head.chain_hits(made.tokens, made.hidden.float(), made.start, made.begin, drafts).cpu()
@@ -195,6 +195,7 @@ def main():
     wanted.out.mkdir(parents=True, exist_ok=True)
     weights = save_head(head, wanted.out / "smollm2_draft.safetensors")  # rounds them as the file has them
     result = measure(head, target, words, end, wanted.measure_tokens)
+    invented_result = measure(head, target, words, end, wanted.measure_tokens, prompts.HELD_OUT_INVENTED)
     print(f"{time.time() - began:.1f} s: accepted length {result['accepted_length']}", result["histogram"], flush=True)
     save_case(head, wanted.out / "draft_head_case.json")
     before = wanted.init and wanted.init.with_suffix(".json")
@@ -210,7 +211,7 @@ def main():
     record = {
         "model": Path(wanted.model).name, "model_sha256": hashlib.sha256(Path(wanted.model).read_bytes()).hexdigest(),
         "draft_vocab": len(ids), "weight_bytes": weights, "held_out": result,
-        "runs": (json.loads(before.read_text())["runs"] if before and before.exists() else []) + [run]}
+        "held_out_invented": invented_result, "runs": (json.loads(before.read_text())["runs"] if before and before.exists() else []) + [run]}
     (wanted.out / "smollm2_draft.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
