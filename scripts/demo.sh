@@ -10,7 +10,8 @@ usage() {
 scripts/demo.sh [OPTION...] [PROMPT]
 
 Sets this machine up (scripts/setup.sh), builds examples/driver_loop in build/, fetches a small model (98 MB, once), and runs
-  build/examples/driver_loop --model MODEL OPTION... PROMPT
+  build/examples/driver_loop --model MODEL --draft HEAD OPTION... PROMPT
+with the draft head of examples/train_draft, unless an option names other drafts (--draft=FILE, --lookup K).
 Every option goes to the driver, such as --max-tokens 64; '--driver-help' shows its own. Without PROMPT it is
   "$default_prompt"
 
@@ -21,11 +22,13 @@ END
 # a prompt is an argument that is neither an option nor the word after one; with spaces in it, it is one wherever it stands
 prompt=0
 help=0
+draft=(--draft examples/train_draft/smollm2_draft.safetensors)
 previous=
 for argument; do
   case $argument in
     -h | --help) usage; exit 0 ;;
     --driver-help) help=1 ;;
+    --draft | --draft=* | --lookup | --lookup=*) draft=() ;;&
     --*=*) argument= ;;
     -*) ;;
     *) [[ $previous == -* && $argument != *" "* ]] || prompt=1 ;;
@@ -51,4 +54,4 @@ fi
 ((help)) && exec build/examples/driver_loop --help
 model=$(python scripts/fetch_model.py)
 printf '==> Running build/examples/driver_loop\n' >&2
-exec build/examples/driver_loop --model "$model" "$@"
+exec build/examples/driver_loop --model "$model" "${draft[@]}" "$@"

@@ -23,17 +23,18 @@ def save_head(head, path):
     about = {"format": "stepgraph draft head 1", "hidden_size": c.hidden_size, "heads": c.heads, "kv_heads": c.kv_heads,
              "head_size": c.head_size, "ffn_size": head.gate.shape[0], "target_vocab_size": c.vocab_size,
              "rope_base": c.rope_base, "norm_epsilon": c.norm_epsilon}
+    path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path, metadata={key: str(value) for key, value in about.items()})
+    path.chmod(0o644)
     return path.stat().st_size
 
 
 def load_head(head, path):
-    """Puts the weights of a file, and its draft vocabulary, into `head`."""
+    """Puts the weights of a file into `head`, which keeps its own draft vocabulary."""
     found = load_file(path, device=str(head.embedding.device))
     with torch.no_grad():
         for name in MATRICES + GAINS:
             getattr(head, name).copy_(found[name])
-    head.choose(found["draft_to_target"].long())
 
 
 def case_features(entries, hidden):

@@ -14,16 +14,33 @@ import torch.nn.functional as F
 from target import product, rms_norm, rope_turns, rotate
 
 
+# on a GPU the passes over logits are most of a training step, so they are fused
+fused = torch.compile if torch.cuda.is_available() else lambda function: function
+
+
+@fused
+def distribution(logits, best, hard_weight):
+    """Softmax of logits [lines, vocab], mixed with `hard_weight` of the one at `best` [lines]."""
+    place = torch.arange(logits.shape[1], device=logits.device)
+    soft = logits.softmax(-1) * (1 - hard_weight)
+    return (soft + hard_weight * (place == best[:, None])).to(torch.bfloat16)
+
+
+@fused
+def cross_entropy(logits, aim, weight):
+    """Sum over lines of weight times the cross entropy to `aim`, and its slope by the logits."""
+    norm = logits.logsumexp(-1)
+    loss = (weight * (norm - (aim * logits).sum(-1))).sum()
+    return loss, (((logits - norm[:, None]).exp() - aim) * weight[:, None]).to(torch.bfloat16)
+
+
 class HeadLoss(torch.autograd.Function):
-    """Weighted sum of cross entropies of `aim` [lines, vocab] and the softmax of x [lines, hidden] times the frozen
-    `output` [vocab, hidden]. The gradient is made at once, so no logits are kept."""
+    """`cross_entropy` of x [lines, hidden] times the frozen `output` [vocab, hidden]; the slope by x is made at once,
+    so no logits are kept."""
 
     @staticmethod
     def forward(context, x, output, aim, weight):
-        logits = product(x.to(output.dtype), output)
-        norm = logits.logsumexp(-1)
-        loss = (weight * (norm - (aim * logits).sum(-1))).sum()
-        slope = logits.sub_(norm[:, None]).exp_().sub_(aim).mul_(weight[:, None])
+        loss, slope = cross_entropy(product(x.to(output.dtype), output), aim, weight)
         context.save_for_backward((slope.to(output.dtype) @ output).float())
         return loss
 
@@ -76,8 +93,7 @@ class DraftHead(nn.Module):
     def aim(self, hidden, best, hard_weight):
         """What the target's states [lines, hidden] say over the draft vocabulary, mixed with their argmax `best`."""
         logits = product(rms_norm(hidden, self.target.output_norm, self.config.norm_epsilon).to(self.output.dtype), self.output)
-        aim = logits.softmax(-1).mul_(1 - hard_weight)
-        return aim.scatter_add_(1, best.clamp(min=0)[:, None], torch.full_like(aim[:, :1], hard_weight)).to(self.output.dtype)
+        return distribution(logits, best, hard_weight)
 
     def fuse(self, tokens, features):
         """What the layer begins with, [rows, n, hidden]."""

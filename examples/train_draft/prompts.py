@@ -1,31 +1,13 @@
 """Prompts to let the target write training text, and the questions that are held out of it."""
 
 import random
+from pathlib import Path
 
-HELD_OUT = (
-    "How do I remove a red wine stain from a carpet?",
-    "Why do leaves change colour in autumn?",
-    "Write a haiku about a quiet train station.",
-    "What should I see in Lisbon in two days?",
-    "Explain the difference between a virus and a bacterium.",
-    "Write a Python function that checks whether a string is a palindrome.",
-    "My neighbour plays loud music at night. What can I do?",
-    "How does a refrigerator keep food cold?",
-    "Summarise the plot of Romeo and Juliet in five sentences.",
-    "What is the best way to learn to swim as an adult?",
-    "Give me three ideas for a birthday present for my grandmother.",
-    "Who was Ada Lovelace and why is she remembered?",
-    "A shop sells pens at 3 for 2 dollars. How much do 12 pens cost?",
-    "Translate 'Where is the nearest pharmacy?' into Spanish.",
-    "Write a polite email asking my landlord to repair the heating.",
-    "What are the pros and cons of living in a small town?",
-    "How can I make my sourdough bread less dense?",
-    "Tell me a story about a fox who is afraid of the dark.",
-    "What causes tides in the ocean?",
-    "List the steps to change a flat bicycle tyre.",
-)
+read = lambda name: tuple(Path(__file__).with_name(name).read_text().splitlines())
+HELD_OUT = read("held_out.txt")
+HELD_OUT_INVENTED = read("held_out_invented.txt")
 
-# the questions above are about none of these
+# the questions held out are about none of these
 TOPICS = """black holes|volcanoes|honey bees|the Roman Empire|electric cars|chess openings|the human heart|coffee|glaciers
 jazz music|photosynthesis|the stock market|dolphins|sleep|the printing press|quantum computers|rainforests|yoga|bridges
 the Great Wall of China|earthquakes|poetry|machine learning|soccer|the solar system|vaccines|inflation|origami|dinosaurs

@@ -5,7 +5,7 @@
 2. The head learns the target's next-token distribution over a reduced vocabulary, several draft steps deep.
 3. Accepted length is measured on questions held out of the training, answered greedily.
 
-Writes smollm2_draft.safetensors, smollm2_draft.json (the record) and draft_head_case.json (values for the tests).
+Writes smollm2_draft.safetensors, smollm2_draft.json (the record, also of the runs before it) and draft_head_case.json (values for the tests).
 """
 
 import argparse
@@ -30,19 +30,19 @@ def options():
     add = parser.add_argument
     add("--model", required=True, help="GGUF file of the target")
     add("--out", type=Path, default=Path(__file__).parent, help="folder of the results")
-    add("--init", type=Path, help="a head to go on from, with its draft vocabulary")
+    add("--init", type=Path, help="a head to go on from; its record lies beside it")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--templated", type=int, default=4096, help="prompts made of templates and topics")
-    add("--invented", type=int, default=20480, help="prompts that the target invents, at most")
-    add("--answer-tokens", type=int, default=160)
+    add("--templated", type=int, default=14924, help="prompts made of templates and topics")
+    add("--invented", type=int, default=131072, help="prompts that the target invents, at most")
+    add("--answer-tokens", type=int, default=128)
     add("--rows", type=int, default=2048, help="prompts answered at once")
-    add("--generate-seconds", type=float, default=60, help="no further batch of answers after that")
-    add("--train-seconds", type=float, default=120, help="the learning rate's schedule ends then")
-    add("--draft-vocab", type=int, default=16384)
+    add("--generate-seconds", type=float, default=300, help="no further batch of answers after that")
+    add("--train-seconds", type=float, default=300, help="the learning rate's schedule ends then")
+    add("--draft-vocab", type=int, default=12288)
     add("--steps", type=int, default=4, help="draft steps that are trained")
-    add("--ffn", type=int, help="the head's feed-forward size; default: the target's")
+    add("--shallow", type=float, default=0.5, help="part of the schedule in which two draft steps are trained")
+    add("--ffn", type=int, default=3072, help="the head's feed-forward size")
     add("--batch", type=int, default=64, help="texts in a training step")
-    add("--adam", action="store_true", help="AdamW for the matrices, not Muon")
     add("--rate", type=float, default=3e-3)
     add("--cooldown", type=float, default=0.6, help="part of the schedule in which the rate falls to nothing")
     add("--feature-weight", type=float, default=0.1)
@@ -63,7 +63,7 @@ def invent(target, words, count, rows, end):
         for row, last in zip(made.tokens[:, made.begin:].tolist(), (made.stop - made.begin).tolist()):
             if row[last - 1] == end and last > 4:
                 found.add(words.decode(row[:last - 1]).strip())
-    held_out = {each.lower() for each in prompts.HELD_OUT}
+    held_out = {each.lower() for each in prompts.HELD_OUT + prompts.HELD_OUT_INVENTED}
     return sorted(each for each in found if each.lower() not in held_out)
 
 
@@ -94,11 +94,11 @@ def draft_vocabulary(batches, size, vocab, end):
     return ids, (count[ids].sum() / count.sum()).item()
 
 
-def loss_of(head, target, batch, rows, wanted):
+def loss_of(head, target, batch, rows, steps, wanted):
     """Loss over the answers' tokens, and how often each step's argmax is the target's, [steps]."""
     tokens, features, start, begin = batch.tokens[rows], batch.hidden[rows], batch.start[rows], batch.begin
     n = features.shape[1] - 2  # entry p is about token p + 2
-    unrolled = head.unroll(tokens[:, :n + 1], features[:, :n], start, begin, wanted.steps)
+    unrolled = head.unroll(tokens[:, :n + 1], features[:, :n], start, begin, steps)
     entry = torch.arange(unrolled[0].shape[1], device=tokens.device)
     inside = begin + 1 + entry < batch.stop[rows, None]
     with torch.no_grad():
@@ -125,18 +125,12 @@ def agreement(head, right):
     return [(((head.logits(hidden).argmax(-1) == best) * weight).sum() / weight.sum()).item() for hidden, weight, best in right]
 
 
-def optimizers(head, wanted):
-    """Muon for the matrices, AdamW for the gains; or AdamW for all."""
-    matrices = [p for p in head.parameters() if p.dim() == 2]
-    gains = [p for p in head.parameters() if p.dim() == 1]
-    first = torch.optim.AdamW(matrices, lr=wanted.rate, betas=(0.9, 0.95), weight_decay=0.01) if wanted.adam else \
-        torch.optim.Muon(matrices, lr=wanted.rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
-    return [first, torch.optim.AdamW(gains, lr=wanted.rate, betas=(0.9, 0.95), weight_decay=0.0)]
-
-
 def train(head, target, batches, wanted, log=print):
     """The curve: (seconds, texts seen, loss, share of right argmax a step)."""
-    made = optimizers(head, wanted)
+    decayed = [p for p in head.parameters() if p.dim() == 2]
+    gains = [p for p in head.parameters() if p.dim() == 1]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.01}, {"params": gains, "weight_decay": 0.0}],
+                                  betas=(0.9, 0.95))
     picks = [(b, rows) for b, batch in enumerate(batches)
              for rows in torch.arange(len(batch.tokens), device=target.device).split(wanted.batch)]
     curve, began, step, queue = [], time.time(), 0, []
@@ -145,17 +139,15 @@ def train(head, target, batches, wanted, log=print):
             queue = [picks[i] for i in torch.randperm(len(picks))]
         which, rows = queue.pop()
         rate = wanted.rate * min(1, (step + 1) / 100) * min(1, (1.01 - spent) / wanted.cooldown)
-        for each in made:
-            for group in each.param_groups:
-                group["lr"] = rate
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        steps = wanted.steps if spent >= wanted.shallow else min(2, wanted.steps)
         with torch.autocast(target.device, torch.bfloat16, enabled=target.dtype == torch.bfloat16):
-            loss, right = loss_of(head, target, batches[which], rows, wanted)
-        for each in made:
-            each.zero_grad(set_to_none=True)
+            loss, right = loss_of(head, target, batches[which], rows, steps, wanted)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        for each in made:
-            each.step()
+        optimizer.step()
         if step % 100 == 0:
             curve.append([round(time.time() - began, 1), (step + 1) * len(rows), round(loss.item(), 4),
                           [round(r, 4) for r in agreement(head, right)]])
@@ -165,9 +157,9 @@ def train(head, target, batches, wanted, log=print):
     return curve, step
 
 
-def measure(head, target, words, end, new_tokens, drafts=4):
-    """Greedy answers to the held-out questions, and the rounds that chains of `drafts` would have taken."""
-    encoded = [words.encode(chat(each)).ids for each in prompts.HELD_OUT]
+def measure(head, target, words, end, new_tokens, questions=prompts.HELD_OUT, drafts=4):
+    """Greedy answers to the questions, and the rounds that chains of `drafts` would have taken."""
+    encoded = [words.encode(chat(each)).ids for each in questions]
     greedy = torch.zeros(len(encoded), device=target.device)
     made = target.generate(encoded, new_tokens, greedy, end)
     hits = head.chain_hits(made.tokens, made.hidden.float(), made.start, made.begin, drafts).cpu()
@@ -203,18 +195,23 @@ def main():
     wanted.out.mkdir(parents=True, exist_ok=True)
     weights = save_head(head, wanted.out / "smollm2_draft.safetensors")  # rounds them as the file has them
     result = measure(head, target, words, end, wanted.measure_tokens)
+    invented_result = measure(head, target, words, end, wanted.measure_tokens, prompts.HELD_OUT_INVENTED)
     print(f"{time.time() - began:.1f} s: accepted length {result['accepted_length']}", result["histogram"], flush=True)
     save_case(head, wanted.out / "draft_head_case.json")
-    record = {
-        "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name() if not exact else "none",
-        "torch": torch.__version__, "model": Path(wanted.model).name,
-        "model_sha256": hashlib.sha256(Path(wanted.model).read_bytes()).hexdigest(),
-        "options": {key: value for key, value in vars(wanted).items() if key not in ("model", "out", "device")},
+    before = wanted.init and wanted.init.with_suffix(".json")
+    run = {
+        "date": datetime.date.today().isoformat(), "gpu": "none" if exact else torch.cuda.get_device_name(),
+        "torch": torch.__version__, "seconds": round(time.time() - began, 1),
+        "options": {key: value for key, value in vars(wanted).items() if key not in ("model", "out", "device", "init")},
         "prompts_templated": len(questions), "prompts_invented": len(invented),
         "answers": sum(len(batch.tokens) for batch in batches), "answer_tokens": generated,
-        "draft_vocab": len(ids), "draft_vocab_covers": round(covered, 5), "training_steps": steps,
+        "draft_vocab_covers": round(covered, 5), "training_steps": steps,
         "curve": {"columns": ["seconds", "texts", "loss", "right argmax by draft step"], "rows": curve[::max(1, len(curve) // 60)]},
-        "weight_bytes": weights, "held_out": result, "seconds": round(time.time() - began, 1)}
+        "held_out": result}
+    record = {
+        "model": Path(wanted.model).name, "model_sha256": hashlib.sha256(Path(wanted.model).read_bytes()).hexdigest(),
+        "draft_vocab": len(ids), "weight_bytes": weights, "held_out": result,
+        "held_out_invented": invented_result, "runs": (json.loads(before.read_text())["runs"] if before and before.exists() else []) + [run]}
     (wanted.out / "smollm2_draft.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
