@@ -12,12 +12,12 @@
 /// lengths once more for each tile.
 namespace stepgraph {
 
+/// `in_flight_`: pieces of 16 bytes that a thread has under way.
+template <int threads_, int in_flight_, int blocks_a_multiprocessor_>
 struct gather_shape {
-  int threads = 256;
-  int in_flight = 4;  // pieces of 16 bytes that a thread has under way
-  int blocks_a_multiprocessor = 4;
-
-  constexpr int tokens() const { return threads / key_piece::a_key * in_flight; }  // of a part
+  static constexpr int threads = threads_, in_flight = in_flight_;
+  static constexpr int blocks_a_multiprocessor = blocks_a_multiprocessor_;
+  static constexpr int tokens = threads / key_piece::a_key * in_flight;  // of a part
 };
 
 template <int threads>
@@ -48,39 +48,39 @@ __device__ __forceinline__ int last_not_past(const std::int64_t* first, int coun
 // grid: a few blocks a multiprocessor, no more than the captured tokens have parts
 // every block sums the lengths of all rows, then moves every gridDim-th part of the live packed rows; block 0
 // writes the sums, too
-template <gather_shape shape>
-__global__ void __launch_bounds__(shape.threads, shape.blocks_a_multiprocessor)
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor)
     run_gather(const __grid_constant__ get_k_and_s_op op) {
   wait_for_predecessor();
-  using scan = cub::BlockScan<std::int64_t, shape.threads, cub::BLOCK_SCAN_WARP_SCANS>;
+  using scan = cub::BlockScan<std::int64_t, Shape::threads, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ typename scan::TempStorage storage;
-  __shared__ std::int64_t first[shape.threads + 1];
-  gather_team<shape.threads> team;
+  __shared__ std::int64_t first[Shape::threads + 1];
+  gather_team<Shape::threads> team;
   const get_k_and_s_params& p = op.p;
   const int rank = team.rank();
   const bool writes_sums = blockIdx.x == 0;
   if (writes_sums && rank == 0 && p.cu_seqlens_k) p.cu_seqlens_k.store(0, 0);
   std::int64_t before = 0, part = blockIdx.x;
-  for (int base = 0; base < p.lengths.rows; base += shape.threads) {
+  for (int base = 0; base < p.lengths.rows; base += Shape::threads) {
     const int row = base + rank;
     const std::int64_t length = row < p.lengths.rows ? p.lengths.length(row) : 0;
     std::int64_t sum = 0, total = 0;
     scan(storage).ExclusiveSum(length, sum, total);
     if (base > 0) __syncthreads();  // the sums of the round before are still read
     first[rank] = before + sum;
-    if (rank == 0) first[shape.threads] = before + total;
+    if (rank == 0) first[Shape::threads] = before + total;
     if (writes_sums && row < p.lengths.rows) {
       if (p.cu_seqlens_k) p.cu_seqlens_k.store(row + 1, before + sum + length);
       op.row_reports(row, length, before + sum);
     }
     __syncthreads();
     const std::int64_t all = before + total, end = all < p.capacity ? all : p.capacity;
-    while (part * shape.tokens() < end) {
-      const std::int64_t from = part * shape.tokens(), begin = from > before ? from : before;
-      const std::int64_t to = from + shape.tokens();
-      op.template move<shape.in_flight>(
+    while (part * Shape::tokens < end) {
+      const std::int64_t from = part * Shape::tokens, begin = from > before ? from : before;
+      const std::int64_t to = from + Shape::tokens;
+      op.template move<Shape::in_flight>(
           team, begin, to < end ? to : end,
-          packed_place{first, last_not_past(first, shape.threads, begin), base});
+          packed_place{first, last_not_past(first, Shape::threads, begin), base});
       if (to > end) break;  // the rest of this part belongs to the next round
       part += gridDim.x;
     }
@@ -88,14 +88,14 @@ __global__ void __launch_bounds__(shape.threads, shape.blocks_a_multiprocessor)
   }
 }
 
-template <gather_shape shape>
+template <class Shape>
 void launch_gather(stream_ref at, const get_k_and_s_op& op) {
   const std::int64_t rows = op.p.lengths.rows;
   const std::int64_t captured = std::min(op.p.capacity, rows * op.p.lengths.cap);
-  const std::int64_t parts = (captured + shape.tokens() - 1) / shape.tokens();
-  const std::int64_t most = std::int64_t{shape.blocks_a_multiprocessor} * at.where().multiprocessors();
-  launch<get_k_and_s_op>(at, get_k_and_s_op::name, run_gather<shape>,
-                         dim3(static_cast<unsigned>(std::min(parts, most))), dim3(shape.threads), op);
+  const std::int64_t parts = (captured + Shape::tokens - 1) / Shape::tokens;
+  const std::int64_t most = std::int64_t{Shape::blocks_a_multiprocessor} * at.where().multiprocessors();
+  launch<get_k_and_s_op>(at, get_k_and_s_op::name, run_gather<Shape>,
+                         dim3(static_cast<unsigned>(std::min(parts, most))), dim3(Shape::threads), op);
 }
 
 }  // namespace stepgraph
