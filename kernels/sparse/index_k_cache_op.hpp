@@ -8,19 +8,32 @@
 
 namespace stepgraph {
 
+/// Whether what is moved is expected to be wanted again soon by other threads (it stays in the L2 cache).
+enum class reuse { both, loaded, stored, neither };
+
 /// A key is moved in pieces of 16 bytes; `wide`: by one access each, else by four.
 struct key_piece {
   static constexpr std::int32_t bytes = 16;
   static constexpr std::int32_t a_key = index_k_cache::key_bytes / bytes;
 
-  template <bool wide>
+  template <bool wide, reuse again = reuse::both>
   STEPGRAPH_HD static quad load(const std::uint8_t* from) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (wide && (again == reuse::stored || again == reuse::neither)) {
+      const int4 value = __ldcs(reinterpret_cast<const int4*>(from));
+      return {{value.x, value.y, value.z, value.w}};
+    }
+#endif
     if constexpr (wide) return *reinterpret_cast<const quad*>(from);
     const auto* const words = reinterpret_cast<const std::int32_t*>(from);
     return {{words[0], words[1], words[2], words[3]}};
   }
-  template <bool wide>
+  template <bool wide, reuse again = reuse::both>
   STEPGRAPH_HD static void store(std::uint8_t* to, const quad& value) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (wide && (again == reuse::loaded || again == reuse::neither))
+      return __stcs(reinterpret_cast<int4*>(to), make_int4(value.v[0], value.v[1], value.v[2], value.v[3]));
+#endif
     if constexpr (wide) {
       *reinterpret_cast<quad*>(to) = value;
     } else {
@@ -150,14 +163,14 @@ struct get_k_and_s_op {
   };
 
   /// Writes packed rows [begin, end); `where(packed row)` is its place, asked in ascending order.
-  template <int in_flight, class Team, class Where>
+  template <int in_flight, reuse again = reuse::both, class Team, class Where>
   STEPGRAPH_HD void move(Team& team, std::int64_t begin, std::int64_t end, const Where& where) const {
     if (begin >= end) return;
     bad_page bad{-1, 0};
     if (p.keys && moves_wide(p.cache))
-      move_keys<in_flight, true>(team, begin, end, where, bad);
+      move_keys<in_flight, true, again>(team, begin, end, where, bad);
     else if (p.keys)
-      move_keys<in_flight, false>(team, begin, end, where, bad);
+      move_keys<in_flight, false, again>(team, begin, end, where, bad);
     if (p.scales) move_scales(team, begin, end, where, bad);
     if (bad.row >= 0) p.faults.report(id, bad.row, row_status::slot_out_of_range, bad.page);
   }
@@ -185,7 +198,7 @@ struct get_k_and_s_op {
     return token & ((std::int64_t{1} << p.cache.page_shift) - 1);
   }
 
-  template <int in_flight, bool wide, class Team, class Where>
+  template <int in_flight, bool wide, reuse again, class Team, class Where>
   STEPGRAPH_HD void move_keys(Team& team, std::int64_t begin, std::int64_t end, Where where,
                               bad_page& bad) const {
     constexpr std::int32_t step = Team::size();
@@ -207,12 +220,12 @@ struct get_k_and_s_op {
       STEPGRAPH_UNROLL
       for (int k = 0; k < in_flight; ++k) {
         value[k] = {};
-        if (from[k] >= 0) value[k] = key_piece::load<wide>(p.cache.data + from[k]);
+        if (from[k] >= 0) value[k] = key_piece::load<wide, again>(p.cache.data + from[k]);
       }
       STEPGRAPH_UNROLL
       for (int k = 0; k < in_flight; ++k)
         if (first + k * step < pieces)
-          key_piece::store<true>(out + (first + k * step) * key_piece::bytes, value[k]);
+          key_piece::store<true, again>(out + (first + k * step) * key_piece::bytes, value[k]);
     }
   }
 

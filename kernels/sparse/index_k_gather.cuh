@@ -13,8 +13,9 @@
 namespace stepgraph {
 
 /// `in_flight_`: pieces of 16 bytes that a thread has under way.
-template <int threads_, int in_flight_, int blocks_a_multiprocessor_>
+template <int threads_, int in_flight_, int blocks_a_multiprocessor_, reuse again_ = reuse::both>
 struct gather_shape {
+  static constexpr reuse again = again_;
   static constexpr int threads = threads_, in_flight = in_flight_;
   static constexpr int blocks_a_multiprocessor = blocks_a_multiprocessor_;
   static constexpr int tokens = threads / key_piece::a_key * in_flight;  // of a part
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor
     while (part * Shape::tokens < end) {
       const std::int64_t from = part * Shape::tokens, begin = from > before ? from : before;
       const std::int64_t to = from + Shape::tokens;
-      op.template move<Shape::in_flight>(
+      op.template move<Shape::in_flight, Shape::again>(
           team, begin, to < end ? to : end,
           packed_place{first, last_not_past(first, Shape::threads, begin), base});
       if (to > end) break;  // the rest of this part belongs to the next round

@@ -46,7 +46,7 @@ struct top_k_to_slots_op {
     // an index past the table, as one unsigned comparison with the negative ones
     const auto columns = static_cast<std::uint32_t>(has_line ? p.table_columns : 0);
     std::int32_t* const slots = p.slots.line(token);
-    constexpr int in_flight = Team::size() == 1 ? 1 : loads_in_flight;
+    constexpr int in_flight = Team::size() == 1 ? 1 : (at_once + Team::size() - 1) / Team::size();
     constexpr std::int32_t step = Team::size();
     std::int32_t found = 0, last = 1, beyond = -1;
     for (std::int32_t first = team.rank(); first < p.topk; first += step * in_flight) {
@@ -83,8 +83,8 @@ struct top_k_to_slots_op {
     }
   }
 
-  // note: 512 threads times 5 covers 2,560 indices at once, so that 2,051 take no second round
-  static constexpr int loads_in_flight = 5;
+  // note: indices that a team reads before it uses one; 2,051 take no second round
+  static constexpr int at_once = 2560;
 };
 
 }  // namespace stepgraph
