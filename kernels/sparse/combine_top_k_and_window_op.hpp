@@ -139,12 +139,13 @@ struct combine_top_k_and_window_op_of {
 
   /// What the line of a live token holds, by its row's numbers.
   STEPGRAPH_HD content content_of(const state& known, int row, int token, std::int64_t& gathered) const {
-    const std::int64_t length = p.lengths.length(row);
-    const std::int32_t end = p.query_start_loc[row + 1];
-    gathered = p.gather_len[row];
+    // note: the length last, for its type is known at run time and a branch on that waits for what it reads
+    const std::int32_t end = p.query_start_loc[row + 1], gather_len = p.gather_len[row];
+    const std::int32_t swa_base = p.swa_base[row];
     content has;
     has.compressed_base = p.topk > 0 ? p.compressed_base[row] : 0;
-    const std::int32_t swa_base = p.swa_base[row];
+    const std::int64_t length = p.lengths.length(row);
+    gathered = gather_len;
     std::int64_t causal = length - before(end, known.first) + token + 1;
     causal = causal < 0 ? 0 : causal > length ? length : causal;
     const std::uint32_t groups = static_cast<std::uint32_t>(causal) / static_cast<std::uint32_t>(p.ratio);

@@ -40,14 +40,28 @@ class packed_ends {
 
   /// Rows from `base` on, of which the first begins at packed row `before`.
   __device__ packed_ends(const get_k_and_s_params& p, int base, std::int32_t before) : before_(before) {
-    const int first = base + a_lane * gather_warp::rank();
+    const int first = base + a_lane * gather_warp::rank(), last = p.lengths.rows - 1;
     const auto most = static_cast<std::uint32_t>(p.capacity);
+    // note: read by words and with no branch, so that all lengths are under way before the first is used
+    const auto* const words = static_cast<const std::int32_t*>(p.lengths.seq_lens.data);
+    const bool wide = p.lengths.seq_lens.wide;
+    std::int32_t low[a_lane], high[a_lane], delta[a_lane];
+#pragma unroll
+    for (int i = 0; i < a_lane; ++i) {
+      const std::int64_t row = first + i < last ? first + i : last;
+      low[i] = words[wide ? 2 * row : row];
+      high[i] = wide ? words[2 * row + 1] : 0;
+      delta[i] = p.lengths.delta_by_row ? p.lengths.delta_by_row[row] : 0;
+    }
+    const int live = p.lengths.live();
     std::uint32_t length[a_lane];
 #pragma unroll
     for (int i = 0; i < a_lane; ++i) {
-      const int row = first + i, last = p.lengths.rows - 1;
-      const std::int64_t tokens = p.lengths.length(row < last ? row : last);
-      length[i] = row > last ? 0 : tokens < p.capacity ? static_cast<std::uint32_t>(tokens) : most;
+      const std::int64_t given =
+          wide ? std::int64_t{high[i]} << 32 | static_cast<std::uint32_t>(low[i]) : std::int64_t{low[i]};
+      std::int64_t tokens = given + p.lengths.delta + delta[i];
+      tokens = tokens < 0 ? 0 : tokens > p.lengths.cap ? p.lengths.cap : tokens;
+      length[i] = first + i >= live ? 0 : tokens < p.capacity ? static_cast<std::uint32_t>(tokens) : most;
     }
     std::uint32_t sum = 0;
 #pragma unroll

@@ -46,13 +46,8 @@ struct top_k_to_slots_op_of {
   template <class Team>
   STEPGRAPH_HD void line(Team& team, const state&, int token, int part) const {
     const std::int32_t line = p.row_of ? p.row_of[token] : token;
-    const bool has_line = line >= 0 && line < p.table_lines;
-    if (!has_line && team.rank() == 0) p.faults.report(id, token, row_status::request_out_of_range, line);
     const std::int32_t* const indices =
         static_cast<const std::int32_t*>(p.indices.data) + token * p.index_stride;
-    const std::int32_t* const table = p.table + (has_line ? line : 0) * p.table_stride;
-    // an index past the table, as one unsigned comparison with the negative ones
-    const auto columns = static_cast<std::uint32_t>(has_line ? p.table_columns : 0);
     std::int32_t* const slots = p.slots.line(token);
     const int shift = parts_shift();
     const std::int32_t each = (((p.topk + (1 << shift) - 1) >> shift) + 31) & ~31;
@@ -60,10 +55,16 @@ struct top_k_to_slots_op_of {
     constexpr int in_flight = Team::size() == 1 ? 1 : (at_once + Team::size() - 1) / Team::size();
     constexpr std::int32_t step = Team::size();
     std::int32_t found = 0, last = 1, beyond = -1;
+    bool has_line = true;
     for (std::int32_t first = begin + team.rank(); first < end; first += step * in_flight) {
       std::int32_t index[in_flight], slot[in_flight];
       STEPGRAPH_UNROLL
       for (int k = 0; k < in_flight; ++k) index[k] = first + k * step < end ? indices[first + k * step] : -1;
+      // note: not before the indices are under way, too. An index past the table is one unsigned comparison with
+      // the negative ones
+      has_line = line >= 0 && line < p.table_lines;
+      const std::int32_t* const table = p.table + (has_line ? line : 0) * p.table_stride;
+      const auto columns = static_cast<std::uint32_t>(has_line ? p.table_columns : 0);
       STEPGRAPH_UNROLL
       for (int k = 0; k < in_flight; ++k) {
         slot[k] = -1;
@@ -80,6 +81,8 @@ struct top_k_to_slots_op_of {
         }
       }
     }
+    if (!has_line && team.rank() == 0 && part == 0)
+      p.faults.report(id, token, row_status::request_out_of_range, line);
     if (beyond >= 0 && has_line) p.faults.report(id, token, row_status::top_k_out_of_range, beyond);
     const std::int32_t written = p.slots.tail.written(p.topk, p.slots.columns);
     if (written > p.topk && part == 0) fill_columns(team, slots, 0, 1, p.topk, written, p.slots.tail.value);
