@@ -56,7 +56,7 @@ constexpr int line_blocks = Op::warp_a_line ? 16 : 8;
 // grid: a team a part of a line and one for the vectors, as far as the multiprocessors hold so many at once
 // team 0 makes the vectors, team 1 + i part i and every part as many teams further on
 template <class Op, int threads>
-__global__ void __launch_bounds__(threads) run_lines(const __grid_constant__ Op op) {
+__global__ void __launch_bounds__(threads, 1024 / threads) run_lines(const __grid_constant__ Op op) {
   wait_for_predecessor();
   using team_type = std::conditional_t<Op::warp_a_line, warp_team, whole_block_team<threads>>;
   __shared__ std::int32_t shared[32];
