@@ -15,7 +15,8 @@ void check_cache(const char* op, const index_k_cache& cache) {
                     " bytes an element");
   STEPGRAPH_EXPECTS(cache.page_shift >= 0 && cache.page_shift <= 10, op,
                     ": the page size must be a power of two from 1 to 1024, got 2^", cache.page_shift);
-  STEPGRAPH_EXPECTS(cache.pages > 0, op, ": cache.pages must be positive, got ", cache.pages);
+  STEPGRAPH_EXPECTS(cache.pages > 0 && cache.pages <= INT32_MAX, op,
+                    ": cache.pages must be in [1, 2^31), got ", cache.pages);
   const std::int64_t page_bytes = std::int64_t{index_k_cache::key_bytes + index_k_cache::scale_bytes}
                                   << cache.page_shift;
   STEPGRAPH_EXPECTS(cache.page_stride >= page_bytes, op, ": cache.page_stride ", cache.page_stride,

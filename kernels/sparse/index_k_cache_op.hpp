@@ -137,106 +137,126 @@ struct get_k_and_s_op {
   template <class Team>
   STEPGRAPH_HD void tile(Team& team, int row, const line&, std::int32_t begin, std::int32_t end) const {
     const std::int64_t first = sum_before(team, row, [&](int other) { return load(other).columns; });
-    const std::int64_t last = first + end < p.capacity ? first + end : p.capacity;
-    move<Team::size() == 1 ? key_piece::a_key : 4>(team, first + begin, last, one_row{row, first});
+    if (first >= p.capacity) return;  // so that packed rows fit in 32 bits
+    const auto from = static_cast<std::int32_t>(first);
+    const auto last = static_cast<std::int32_t>(first + end < p.capacity ? first + end : p.capacity);
+    if (last - from <= begin) return;
+    constexpr int in_flight = Team::size() == 1 ? key_piece::a_key : 4;
+    if (moves_wide(p.cache))
+      move<in_flight, true>(team, from + begin, last, one_row{row, from});
+    else
+      move<in_flight, false>(team, from + begin, last, one_row{row, from});
   }
 
   /// Which token of which row a packed row is.
   struct place {
     int row;
-    std::int64_t token;
+    std::int32_t token;
+  };
+
+  /// The place of the packed rows of one row, which begin at `first`.
+  struct one_row {
+    int row;
+    std::int32_t first;
+    STEPGRAPH_HD place operator()(std::int32_t packed) const { return {row, packed - first}; }
   };
 
   /// Writes packed rows [begin, end); `where(packed row)` is its place. All threads of the team ask it together,
   /// for rows that ascend. Keys and scales of a batch are under way together: in_flight pieces of a thread.
-  template <int in_flight, reuse again = reuse::both, class Team, class Where>
-  STEPGRAPH_HD void move(Team& team, std::int64_t begin, std::int64_t end, Where where) const {
+  template <int in_flight, bool wide, reuse again = reuse::both, class Team, class Where>
+  STEPGRAPH_HD void move(Team& team, std::int32_t begin, std::int32_t end, Where where) const {
     bad_page bad{-1, 0};
     constexpr int tokens = Team::size() * in_flight / key_piece::a_key;  // of a batch
     static_assert(tokens > 0, "a batch moves whole keys");
-    const bool wide = moves_wide(p.cache);
-    for (; begin < end; begin += tokens)
-      if (wide)
-        move_batch<in_flight, true, again>(team, begin, end, where, bad);
-      else
-        move_batch<in_flight, false, again>(team, begin, end, where, bad);
-    if (bad.row >= 0) p.faults.report(id, bad.row, row_status::slot_out_of_range, bad.page);
+    while (begin < end) {
+      move_batch<in_flight, wide, again>(team, begin, end, where, bad);
+      begin = end - begin > tokens ? begin + tokens : end;
+    }
+    if (bad.row >= 0) p.faults.report(id, bad.row, row_status::slot_out_of_range, bad.entry);
   }
 
  private:
-  struct one_row {
-    int row;
-    std::int64_t first;
-    STEPGRAPH_HD place operator()(std::int64_t packed) const { return {row, packed - first}; }
-  };
   struct bad_page {
     int row;
-    std::int64_t page;
+    std::int32_t entry;
   };
 
-  /// Page of a token, or -1, noted, where it is negative or outside map or cache.
-  STEPGRAPH_HD std::int64_t page_of(const place& of, bad_page& bad) const {
-    const std::int64_t entry = p.page_table[of.row * p.page_table_stride + (of.token >> p.cache.page_shift)];
-    const std::int64_t page = p.page_map ? p.page_map[entry] : entry;
-    if (page >= 0 && page < p.cache.pages) return page;
-    if (!p.page_map || !p.page_map.has(entry) || page >= 0) bad = {of.row, entry};
-    return -1;
+  /// Pages of tokens, -1, noted, where one is negative or outside map or cache. All are under way before the
+  /// first is looked at.
+  template <int count>
+  STEPGRAPH_HD void find_pages(const place (&of)[count], std::int32_t (&page)[count], bad_page& bad) const {
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < count; ++k)
+      page[k] = p.page_table[of[k].row * p.page_table_stride + (of[k].token >> p.cache.page_shift)];
+    if (p.page_map) {
+      STEPGRAPH_UNROLL
+      for (int k = 0; k < count; ++k) {
+        const std::int64_t mapped = p.page_map[page[k]];
+        if (!p.page_map.has(page[k]) || mapped >= p.cache.pages) bad = {of[k].row, page[k]};
+        page[k] = mapped < p.cache.pages ? static_cast<std::int32_t>(mapped) : -1;
+      }
+      return;
+    }
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < count; ++k) {
+      if (page[k] >= 0 && page[k] < p.cache.pages) continue;
+      bad = {of[k].row, page[k]};
+      page[k] = -1;
+    }
   }
-  STEPGRAPH_HD std::int64_t in_page(std::int64_t token) const {
-    return token & ((std::int64_t{1} << p.cache.page_shift) - 1);
+  STEPGRAPH_HD std::int32_t in_page(std::int32_t token) const {
+    return token & ((1 << p.cache.page_shift) - 1);
   }
 
   template <int in_flight, bool wide, reuse again, class Team, class Where>
-  STEPGRAPH_HD void move_batch(Team& team, std::int64_t begin, std::int64_t end, Where& where,
+  STEPGRAPH_HD void move_batch(Team& team, std::int32_t begin, std::int32_t end, Where& where,
                                bad_page& bad) const {
     constexpr int step = Team::size(), tokens = step * in_flight / key_piece::a_key;
-    constexpr int scales = (tokens + step - 1) / step;  // of a thread
-    const std::int64_t last = end - 1;
-    // where keys and scales lie; -1: no page, nothing to load
-    std::int64_t key_from[in_flight], scale_from[scales];
+    constexpr int scales = (tokens + step - 1) / step, all = in_flight + scales;  // of a thread
+    const std::int32_t most = end - 1 - begin;
+    place of[all];
     Where of_scales = where;
     STEPGRAPH_UNROLL
     for (int k = 0; k < in_flight; ++k) {
-      const int piece = team.rank() + k * step;
-      const std::int64_t packed = begin + piece / key_piece::a_key;
-      const place of = where(packed < last ? packed : last);
-      const std::int64_t page = p.keys ? page_of(of, bad) : -1;
-      key_from[k] =
-          page < 0 ? -1
-                   : p.cache.key_at(page, in_page(of.token)) + piece % key_piece::a_key * key_piece::bytes;
+      const int token = (team.rank() + k * step) / key_piece::a_key;
+      of[k] = where(begin + (token < most ? token : most));
     }
     STEPGRAPH_UNROLL
     for (int k = 0; k < scales; ++k) {
-      const std::int64_t packed = begin + team.rank() + k * step;
-      const place of = of_scales(packed < last ? packed : last);
-      const std::int64_t page = p.scales ? page_of(of, bad) : -1;
-      scale_from[k] = page < 0 ? -1 : p.cache.scale_at(page, in_page(of.token));
+      const int token = team.rank() + k * step;
+      of[in_flight + k] = of_scales(begin + (token < most ? token : most));
     }
+    std::int32_t page[all];
+    find_pages(of, page, bad);
     quad key[in_flight];
     std::uint32_t scale[scales];
     STEPGRAPH_UNROLL
     for (int k = 0; k < in_flight; ++k) {
+      const std::int32_t byte = (team.rank() + k * step) % key_piece::a_key * key_piece::bytes;
       key[k] = {};
-      if (key_from[k] >= 0) key[k] = key_piece::load<wide, again>(p.cache.data + key_from[k]);
+      if (p.keys && page[k] >= 0)
+        key[k] =
+            key_piece::load<wide, again>(p.cache.data + p.cache.key_at(page[k], in_page(of[k].token)) + byte);
     }
     STEPGRAPH_UNROLL
     for (int k = 0; k < scales; ++k) {
+      const int at = in_flight + k;
       scale[k] = 0;
-      if (scale_from[k] >= 0)
-        scale[k] = *reinterpret_cast<const std::uint32_t*>(p.cache.data + scale_from[k]);
+      if (p.scales && page[at] >= 0)
+        scale[k] = *reinterpret_cast<const std::uint32_t*>(p.cache.data +
+                                                           p.cache.scale_at(page[at], in_page(of[at].token)));
     }
     STEPGRAPH_UNROLL
     for (int k = 0; k < in_flight; ++k) {
       const int piece = team.rank() + k * step;
-      const std::int64_t packed = begin + piece / key_piece::a_key;
-      if (p.keys && packed < end)
+      if (p.keys && piece / key_piece::a_key <= most)
         key_piece::store<true, again>(
-            p.keys + packed * index_k_cache::key_bytes + piece % key_piece::a_key * key_piece::bytes, key[k]);
+            p.keys + std::int64_t{begin} * index_k_cache::key_bytes + piece * key_piece::bytes, key[k]);
     }
     STEPGRAPH_UNROLL
     for (int k = 0; k < scales; ++k) {
-      const std::int64_t packed = begin + team.rank() + k * step;
-      if (p.scales && team.rank() + k * step < tokens && packed < end) p.scales[packed] = scale[k];
+      const int token = team.rank() + k * step;
+      if (p.scales && token < tokens && token <= most) p.scales[std::int64_t{begin} + token] = scale[k];
     }
   }
 };

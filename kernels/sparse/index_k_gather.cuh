@@ -119,8 +119,7 @@ struct packed_place {
   int base;
   packed_ends::range at;
 
-  __device__ get_k_and_s_op::place operator()(std::int64_t wanted) {
-    const auto packed = static_cast<std::int32_t>(wanted);
+  __device__ get_k_and_s_op::place operator()(std::int32_t packed) {
     get_k_and_s_op::place found{base + at.row, packed - at.begin};
     bool past = packed >= at.end;
     while (__any_sync(~0u, past)) {
@@ -144,6 +143,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor
   gather_warp team;
   if (own == 0) return op.vectors(team);
   const std::int64_t warps = std::int64_t{gridDim.x} * warps_a_block - 1;
+  const bool wide = moves_wide(op.p.cache);
   std::int64_t part = own - 1;
   std::int32_t before = 0;
   for (int base = 0; base < op.p.lengths.rows; base += packed_ends::rows) {
@@ -151,10 +151,16 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor
     const std::int32_t end = ends.last();
     for (; part * Shape::tokens < end; part += warps) {
       const std::int64_t from = part * Shape::tokens, to = from + Shape::tokens;
-      const std::int64_t begin = from > before ? from : before;
-      op.template move<Shape::in_flight, Shape::again>(
-          team, begin, to < end ? to : end,
-          packed_place{ends, base, ends.find(static_cast<std::int32_t>(begin))});
+      const auto begin = static_cast<std::int32_t>(from > before ? from : before);
+      const auto stop = static_cast<std::int32_t>(to < end ? to : end);
+      if (begin < stop) {
+        const packed_ends::range at = ends.find(begin);
+        if (wide && stop <= at.end)
+          op.template move<Shape::in_flight, true, Shape::again>(
+              team, begin, stop, get_k_and_s_op::one_row{base + at.row, at.begin});
+        else  // note: four tokens at a time, so that this stays small
+          op.template move<1, false>(team, begin, stop, packed_place{ends, base, at});
+      }
       if (to > end) break;  // the rest of this part belongs to the next rows
     }
     before = end;
