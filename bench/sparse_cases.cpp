@@ -88,7 +88,7 @@ top_k_inputs::top_k_inputs(stream_ref at, const top_k_case& shape)
       decode(shape.decode),
       live_tokens(at, filled(1, tokens)),
       row_of(at, rows_of(shape.counts)),
-      indices(at, random_below(tokens * topk, static_cast<std::uint32_t>(live))),
+      indices(at, random_below(tokens * topk, static_cast<std::uint32_t>(shape.live))),
       table(at, random_below(rows * width, 1 << 24)),
       slots(at, tokens * topk) {}
 

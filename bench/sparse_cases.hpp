@@ -39,7 +39,8 @@ struct top_k_case {
   int topk;
   std::int64_t width;  // of the table
   double bar;
-  bool decode;  // a line a token, no row_of
+  bool decode;        // a line a token, no row_of
+  std::int64_t live;  // tokens that the indices name
 };
 
 struct top_k_inputs {
@@ -49,7 +50,6 @@ struct top_k_inputs {
   /// Indices, and slots twice: an entry, and what is written.
   std::int64_t bytes() const { return tokens * topk * 12; }
 
-  static constexpr std::int64_t live = 4096;  // tokens that the indices name
   std::int64_t rows, tokens, topk, width;
   bool decode;
   device_array<std::int32_t> live_tokens, row_of, indices, table, slots;

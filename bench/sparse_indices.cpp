@@ -65,8 +65,11 @@ class run_of_cases {
 
   void top_k(const top_k_case& shape) {
     const top_k_inputs in(at_, shape);
-    time(shape.name, {{"tokens", in.tokens}, {"topk", in.topk}, {"width", shape.width}}, shape.bar,
-         in.bytes(), in.params(), top_k_to_slots, top_k_variants(), in.slots);
+    const timing bare = time_chain(at_, [&](stream_ref s) { top_k_without_table(s, in.params()); });
+    print("the same, nothing looked up", bare, 0, in.bytes());
+    time(shape.name, {{"tokens", in.tokens}, {"topk", in.topk}, {"width", shape.width}, {"live", shape.live}},
+         shape.bar, in.bytes(), in.params(), top_k_to_slots, top_k_variants(), in.slots, "nothing looked up",
+         bare.median);
   }
 
   void combine(const combine_case& shape) {
@@ -87,7 +90,7 @@ class run_of_cases {
                {{"rows", 8}, {"tokens", in.tokens}, {"width", width}}, 0, in.bytes(), in.params(),
                get_k_and_s, {}, in.keys, width == 4096 ? "" : "width 4096", narrow_gather);
       if (width == 4096) narrow_gather = us;
-      const top_k_inputs top(at_, {"", std::vector<std::int32_t>(64, 1), 2048, width, 0, true});
+      const top_k_inputs top(at_, {"", std::vector<std::int32_t>(64, 1), 2048, width, 0, true, 4096});
       const double top_us =
           time("top-k to slots, one live region in two widths",
                {{"tokens", 64}, {"topk", 2048}, {"width", width}}, 0, top.bytes(), top.params(),
@@ -128,12 +131,15 @@ int run(int argc, char** argv) {
   cases.gather(
       {"index-K gather, one row of 65,536 and 63 of 1,024", one_and_rest(64, 65536, 1024), 131072, 10});
   cases.gather({"index-K gather, 8 rows of 1,024", std::vector<std::int32_t>(8, 1024), 131072, 2.4});
-  for (const int topk : {2048, 2051})
-    cases.top_k({"top-k to slots, decode", std::vector<std::int32_t>(64, 1), topk, 131072, 1.9, true});
-  cases.top_k(
-      {"top-k to slots, prefill, 64 rows of 4", std::vector<std::int32_t>(64, 4), 2048, 131072, 3.2, false});
-  cases.top_k({"top-k to slots, prefill, one row of 64 and 63 of 1", one_and_rest(64, 64, 1), 2048, 131072,
-               2.6, false});
+  for (const std::int64_t live : {4096, 65536}) {
+    for (const int topk : {2048, 2051})
+      cases.top_k(
+          {"top-k to slots, decode", std::vector<std::int32_t>(64, 1), topk, 131072, 1.9, true, live});
+    cases.top_k({"top-k to slots, prefill, 64 rows of 4", std::vector<std::int32_t>(64, 4), 2048, 131072, 3.2,
+                 false, live});
+    cases.top_k({"top-k to slots, prefill, one row of 64 and 63 of 1", one_and_rest(64, 64, 1), 2048, 131072,
+                 2.6, false, live});
+  }
   cases.combine({"combine top-k and window", 8, 2048, 512, 128, 19});
   cases.combine({"combine top-k and window", 64, 4, 512, 128, 2.0});
   cases.widths();

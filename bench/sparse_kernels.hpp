@@ -18,6 +18,8 @@ struct kernel_variant {
 
 const std::vector<kernel_variant<get_k_and_s_params>>& gather_variants();
 const std::vector<kernel_variant<top_k_to_slots_params>>& top_k_variants();
+/// What launch, indices and slots cost alone: nothing is looked up.
+void top_k_without_table(stream_ref at, const top_k_to_slots_params& params);
 const std::vector<kernel_variant<combine_top_k_and_window_params>>& combine_variants();
 
 }  // namespace stepgraph::bench

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+
 #include "kernels/sparse/combine_top_k_and_window.hpp"
 #include "kernels/sparse/line_driver.hpp"
 #include "kernels/sparse/quad_access.hpp"
@@ -24,6 +26,12 @@ struct combine_top_k_and_window_op_of {
     std::int32_t begun[kept];  // tokens before rows 1 + rank, 1 + rank + size, ...
   };
   combine_top_k_and_window_params p;
+  int ratio_shift;  // log2 of the ratio, or -1: a division takes as long as a load
+
+  static combine_top_k_and_window_op_of with(const combine_top_k_and_window_params& params) {
+    const auto ratio = static_cast<unsigned>(params.ratio);
+    return {params, std::has_single_bit(ratio) ? std::countr_zero(ratio) : -1};
+  }
 
   STEPGRAPH_HD int lines() const { return p.tokens; }
   STEPGRAPH_HD static int parts_shift() { return 0; }
@@ -148,7 +156,9 @@ struct combine_top_k_and_window_op_of {
     gathered = gather_len;
     std::int64_t causal = length - before(end, known.first) + token + 1;
     causal = causal < 0 ? 0 : causal > length ? length : causal;
-    const std::uint32_t groups = static_cast<std::uint32_t>(causal) / static_cast<std::uint32_t>(p.ratio);
+    const auto seen = static_cast<std::uint32_t>(causal);
+    const std::uint32_t groups =
+        ratio_shift >= 0 ? seen >> ratio_shift : seen / static_cast<std::uint32_t>(p.ratio);
     has.topk = groups < static_cast<std::uint32_t>(p.topk) ? static_cast<std::int32_t>(groups) : p.topk;
     has.window = static_cast<std::int32_t>(causal < p.window ? causal : p.window);
     // where the window begins among the row's gathered tokens

@@ -49,9 +49,9 @@ class whole_block_team {
 
 /// Threads of a block, and blocks a multiprocessor that the grid is held to.
 template <class Op>
-constexpr int line_threads = Op::warp_a_line ? 128 : 256;
+constexpr int line_threads = Op::warp_a_line ? 128 : 512;
 template <class Op>
-constexpr int line_blocks = Op::warp_a_line ? 16 : 8;
+constexpr int line_blocks = Op::warp_a_line ? 32 : 3;
 
 // grid: a team a part of a line and one for the vectors, as far as the multiprocessors hold so many at once
 // team 0 makes the vectors, team 1 + i part i and every part as many teams further on

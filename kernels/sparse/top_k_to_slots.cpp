@@ -10,6 +10,7 @@ void top_k_to_slots(stream_ref at, const top_k_to_slots_params& p) {
   STEPGRAPH_EXPECTS(p.live_tokens, op, ": live_tokens is null");
   STEPGRAPH_EXPECTS(p.tokens > 0, op, ": tokens must be positive, got ", p.tokens);
   STEPGRAPH_EXPECTS(p.topk > 0, op, ": topk must be positive, got ", p.topk);
+  STEPGRAPH_EXPECTS(p.topk <= 1 << 30, op, ": topk must be at most 2^30, got ", p.topk);
   STEPGRAPH_EXPECTS(p.indices.data, op, ": indices is null");
   STEPGRAPH_EXPECTS(!p.indices.wide, op, ": indices must be int32, got int64");
   STEPGRAPH_EXPECTS(p.index_columns >= p.topk, op, ": indices has ", p.index_columns,
@@ -26,7 +27,7 @@ void top_k_to_slots(stream_ref at, const top_k_to_slots_params& p) {
   STEPGRAPH_EXPECTS(p.slots, op, ": slots is null");
   STEPGRAPH_EXPECTS(p.slots.skip == -1, op, ": slots.skip must be -1, got ", p.slots.skip);
   detail::check_table(op, "slots", p.slots, p.tokens, p.topk);
-  launch_lines(at, top_k_to_slots_op{p});
+  launch_lines(at, top_k_to_slots_op::with_parts(p, 2048));
 }
 
 }  // namespace stepgraph

@@ -5,10 +5,9 @@
 
 namespace stepgraph {
 
-/// Body of `top_k_to_slots`. A line is a token; its parts have `least_part` indices or more, for a
-/// multiprocessor looks few scattered entries up at a time, and all should take their share. A line whose
-/// entries are counted is one part.
-template <int least_part>
+/// Body of `top_k_to_slots`. A line is a token, or a power of two of parts of it, each for a team; a line whose
+/// entries are counted is one part. A team reads `at_once` indices before it uses one.
+template <int at_once>
 struct top_k_to_slots_op_of {
   static constexpr const char* name = "top_k_to_slots";
   static constexpr op_id id = op_id::top_k_to_slots;
@@ -17,13 +16,16 @@ struct top_k_to_slots_op_of {
     int live;
   };
   top_k_to_slots_params p;
+  int shift;  // log2 of a line's parts
 
   STEPGRAPH_HD int lines() const { return p.tokens; }
-  STEPGRAPH_HD int parts_shift() const {
+  /// The body for `params`, of parts of `least_part` indices or more.
+  static top_k_to_slots_op_of with_parts(const top_k_to_slots_params& params, int least_part) {
     int shift = 0;
-    while (!p.count && !p.last_plus_one && least_part << (shift + 1) <= p.topk) ++shift;
-    return shift;
+    while (!params.count && !params.last_plus_one && least_part <= params.topk >> (shift + 1)) ++shift;
+    return {params, shift};
   }
+  STEPGRAPH_HD int parts_shift() const { return shift; }
   STEPGRAPH_HD int columns() const { return p.topk; }
   template <class Team>
   STEPGRAPH_HD state begin(Team&) const {
@@ -49,7 +51,6 @@ struct top_k_to_slots_op_of {
     const std::int32_t* const indices =
         static_cast<const std::int32_t*>(p.indices.data) + token * p.index_stride;
     std::int32_t* const slots = p.slots.line(token);
-    const int shift = parts_shift();
     const std::int32_t each = (((p.topk + (1 << shift) - 1) >> shift) + 31) & ~31;
     const std::int32_t begin = part * each, end = begin + each < p.topk ? begin + each : p.topk;
     constexpr int in_flight = Team::size() == 1 ? 1 : (at_once + Team::size() - 1) / Team::size();
@@ -95,11 +96,8 @@ struct top_k_to_slots_op_of {
       if (team.rank() == 0) p.last_plus_one[token] = furthest;
     }
   }
-
-  // note: indices that a team reads before it uses one
-  static constexpr int at_once = 1024;
 };
 
-using top_k_to_slots_op = top_k_to_slots_op_of<512>;
+using top_k_to_slots_op = top_k_to_slots_op_of<2560>;
 
 }  // namespace stepgraph
