@@ -79,8 +79,8 @@ struct combine_top_k_and_window_op_of {
   STEPGRAPH_HD void dead(Team& team, int token) const {
     if (team.rank() == 0) p.length[token] = 0;
     if (p.indices.tail.mode == tail_mode::whole)
-      fill_columns(team, p.indices.line(token), 0, 1, 0, static_cast<std::int32_t>(p.indices.columns),
-                   p.indices.tail.value);
+      fill_tail(team, p.indices.line(token), 0, static_cast<std::int32_t>(p.indices.columns),
+                p.indices.tail.value);
   }
 
   template <class Team>
@@ -88,12 +88,13 @@ struct combine_top_k_and_window_op_of {
     const std::int32_t* const indices =
         static_cast<const std::int32_t*>(p.topk_indices.data) + token * p.topk_stride;
     std::int32_t* const out = p.indices.line(token);
+    const row_numbers of = numbers_of(row_of(team, known, token));
     if (aligned16(out) && aligned16(indices))
-      write<true>(team, known, token, indices, out);
+      write<true>(team, known, of, token, indices, out);
     else
-      write<false>(team, known, token, indices, out);
+      write<false>(team, known, of, token, indices, out);
     const std::int32_t width = p.padded_width(), written = p.indices.tail.written(width, p.indices.columns);
-    if (written > width) fill_columns(team, out, 0, 1, width, written, p.indices.tail.value);
+    if (written > width) fill_tail(team, out, width, written, p.indices.tail.value);
   }
 
  private:
@@ -139,22 +140,36 @@ struct combine_top_k_and_window_op_of {
       STEPGRAPH_UNROLL
       for (int k = 0; k < kept; ++k)
         begun += 1 + team.rank() + k * team.size() < known.rows && known.begun[k] <= token ? 1 : 0;
+      STEPGRAPH_NO_UNROLL
       for (int row = 1 + team.rank() + kept * team.size(); row < known.rows; row += team.size())
         begun += before(p.query_start_loc[row], known.first) <= token ? 1 : 0;
       return team.sum(begun);
     }
   }
 
-  /// What the line of a live token holds, by its row's numbers.
-  STEPGRAPH_HD content content_of(const state& known, int row, int token, std::int64_t& gathered) const {
-    // note: the length last, for its type is known at run time and a branch on that waits for what it reads
-    const std::int32_t end = p.query_start_loc[row + 1], gather_len = p.gather_len[row];
-    const std::int32_t swa_base = p.swa_base[row];
+  /// A row's numbers as they are read: nothing is made of them before a token's indices are under way, too.
+  struct row_numbers {
+    int row;
+    std::int32_t end, gathered, swa_base, compressed_base;
+    std::int64_t length;
+  };
+  STEPGRAPH_HD row_numbers numbers_of(int row) const {
+    row_numbers of;
+    of.row = row;
+    of.end = p.query_start_loc[row + 1];
+    of.gathered = p.gather_len[row];
+    of.swa_base = p.swa_base[row];
+    of.compressed_base = p.topk > 0 ? p.compressed_base[row] : 0;
+    of.length = p.lengths.length(row);
+    return of;
+  }
+
+  /// What the line of a live token holds.
+  STEPGRAPH_HD content content_of(const state& known, const row_numbers& of, int token) const {
     content has;
-    has.compressed_base = p.topk > 0 ? p.compressed_base[row] : 0;
-    const std::int64_t length = p.lengths.length(row);
-    gathered = gather_len;
-    std::int64_t causal = length - before(end, known.first) + token + 1;
+    has.compressed_base = of.compressed_base;
+    const std::int64_t length = of.length;
+    std::int64_t causal = length - before(of.end, known.first) + token + 1;
     causal = causal < 0 ? 0 : causal > length ? length : causal;
     const auto seen = static_cast<std::uint32_t>(causal);
     const std::uint32_t groups =
@@ -162,16 +177,16 @@ struct combine_top_k_and_window_op_of {
     has.topk = groups < static_cast<std::uint32_t>(p.topk) ? static_cast<std::int32_t>(groups) : p.topk;
     has.window = static_cast<std::int32_t>(causal < p.window ? causal : p.window);
     // where the window begins among the row's gathered tokens
-    const std::int64_t begin = causal - has.window - (length - gathered);
+    const std::int64_t begin = causal - has.window - (length - of.gathered);
     has.missing = begin >= 0 ? 0 : static_cast<std::int32_t>(-begin < has.window ? -begin : has.window);
-    has.window_first = static_cast<std::uint32_t>(swa_base) + static_cast<std::uint32_t>(begin);
+    has.window_first = static_cast<std::uint32_t>(of.swa_base) + static_cast<std::uint32_t>(begin);
     return has;
   }
 
   /// `four`: four columns an access.
   template <bool four, class Team>
-  STEPGRAPH_HD void write(Team& team, const state& known, int token, const std::int32_t* indices,
-                          std::int32_t* out) const {
+  STEPGRAPH_HD void write(Team& team, const state& known, const row_numbers& of, int token,
+                          const std::int32_t* indices, std::int32_t* out) const {
     constexpr int in_flight = Team::size() == 1 ? 1 : 4;
     constexpr std::int32_t each = four ? 4 : 1, step = Team::size() * each;
     const std::int32_t width = p.padded_width();
@@ -192,13 +207,11 @@ struct combine_top_k_and_window_op_of {
         }
       }
       if (!known_content) {
-        const int row = row_of(team, known, token);
-        std::int64_t gathered;
-        has = content_of(known, row, token, gathered);
+        has = content_of(known, of, token);
         known_content = true;
         if (team.rank() == 0) {
           p.length[token] = has.topk + has.window;
-          if (has.missing > 0) p.faults.report(id, row, row_status::window_not_gathered, gathered);
+          if (has.missing > 0) p.faults.report(id, of.row, row_status::window_not_gathered, of.gathered);
         }
       }
       STEPGRAPH_UNROLL

@@ -28,4 +28,19 @@ STEPGRAPH_HD void store_quad(void* to, const quad& value) {
   *static_cast<quad*>(to) = value;
 }
 
+#if defined(__CUDA_ARCH__)
+#define STEPGRAPH_NO_UNROLL _Pragma("unroll 1")
+#else
+#define STEPGRAPH_NO_UNROLL
+#endif
+
+/// What `fill_columns` does to one line, off the hot path: a few instructions, so that they push nothing else
+/// out of the instruction cache.
+template <class Team>
+STEPGRAPH_HD void fill_tail(Team& team, std::int32_t* line, std::int32_t begin, std::int32_t end,
+                            std::int32_t value) {
+  STEPGRAPH_NO_UNROLL
+  for (std::int32_t x = begin + team.rank(); x < end; x += team.size()) line[x] = value;
+}
+
 }  // namespace stepgraph

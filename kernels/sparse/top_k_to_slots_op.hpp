@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/sparse/line_driver.hpp"
+#include "kernels/sparse/quad_access.hpp"
 #include "kernels/sparse/top_k_to_slots.hpp"
 
 namespace stepgraph {
@@ -41,8 +42,7 @@ struct top_k_to_slots_op_of {
       if (p.last_plus_one) p.last_plus_one[token] = 0;
     }
     if (p.slots.tail.mode == tail_mode::whole)
-      fill_columns(team, p.slots.line(token), 0, 1, 0, static_cast<std::int32_t>(p.slots.columns),
-                   p.slots.tail.value);
+      fill_tail(team, p.slots.line(token), 0, static_cast<std::int32_t>(p.slots.columns), p.slots.tail.value);
   }
 
   template <class Team>
@@ -86,7 +86,7 @@ struct top_k_to_slots_op_of {
       p.faults.report(id, token, row_status::request_out_of_range, line);
     if (beyond >= 0 && has_line) p.faults.report(id, token, row_status::top_k_out_of_range, beyond);
     const std::int32_t written = p.slots.tail.written(p.topk, p.slots.columns);
-    if (written > p.topk && part == 0) fill_columns(team, slots, 0, 1, p.topk, written, p.slots.tail.value);
+    if (written > p.topk && part == 0) fill_tail(team, slots, p.topk, written, p.slots.tail.value);
     if (p.count) {
       const std::int32_t all = team.sum(found);
       if (team.rank() == 0) p.count[token] = all;
