@@ -36,7 +36,7 @@ struct set_k_and_s_op {
   static constexpr const char* name = "set_k_and_s";
   static constexpr op_id id = op_id::set_k_and_s;
   static constexpr bool warp_a_line = true;
-  static constexpr int tokens_a_line = 16;
+  static constexpr int tokens_a_line = 4;
   struct state {
     int live;  // lines
     int tokens;
@@ -62,47 +62,33 @@ struct set_k_and_s_op {
     const int first = index * tokens_a_line;
     const int count = known.tokens - first < tokens_a_line ? known.tokens - first : tokens_a_line;
     if (moves_wide(p.cache) && aligned16(p.keys) && (p.key_stride & 15) == 0)
-      move_keys<true>(team, first, count);
+      store_tokens<true>(team, first, count);
     else
-      move_keys<false>(team, first, count);
-    for (int i = team.rank(); i < count; i += team.size()) {
-      const std::int64_t slot = p.loc[first + i];
-      if (slot >= p.cache.slots()) p.faults.report(id, first + i, row_status::slot_out_of_range, slot);
-      if (slot < 0 || slot >= p.cache.slots()) continue;
-      // note: bits, so that no NaN is made quiet on its way
-      *reinterpret_cast<std::uint32_t*>(p.cache.data + p.cache.scale_at(page(slot), in_page(slot))) =
-          reinterpret_cast<const std::uint32_t*>(p.scales)[first + i];
-    }
+      store_tokens<false>(team, first, count);
   }
 
  private:
-  STEPGRAPH_HD std::int64_t page(std::int64_t slot) const { return slot >> p.cache.page_shift; }
-  STEPGRAPH_HD std::int64_t in_page(std::int64_t slot) const {
-    return slot & ((std::int64_t{1} << p.cache.page_shift) - 1);
-  }
-
+  /// note: a key's piece, its scale and its slot are all under way before one of them is looked at
   template <bool wide, class Team>
-  STEPGRAPH_HD void move_keys(Team& team, int first_token, int count) const {
-    constexpr int in_flight = Team::size() == 1 ? 1 : 4;
-    constexpr int step = Team::size();
-    for (int first = team.rank(); first < count * key_piece::a_key; first += step * in_flight) {
-      quad value[in_flight];
-      std::int64_t to[in_flight];
-      STEPGRAPH_UNROLL
-      for (int k = 0; k < in_flight; ++k) {
-        const int piece = first + k * step;
-        to[k] = -1;
-        if (piece >= count * key_piece::a_key) continue;
-        const std::int64_t token = first_token + piece / key_piece::a_key;
-        const std::int32_t byte = piece % key_piece::a_key * key_piece::bytes;
-        const std::int64_t slot = p.loc[token];
-        if (slot < 0 || slot >= p.cache.slots()) continue;
-        to[k] = p.cache.key_at(page(slot), in_page(slot)) + byte;
-        value[k] = key_piece::load<wide>(p.keys + token * p.key_stride + byte);
+  STEPGRAPH_HD void store_tokens(Team& team, int first, int count) const {
+    STEPGRAPH_NO_UNROLL
+    for (int i = team.rank(); i < count * key_piece::a_key; i += team.size()) {
+      const int token = first + i / key_piece::a_key, piece = i % key_piece::a_key;
+      const std::int32_t byte = piece * key_piece::bytes;
+      const quad key = key_piece::load<wide>(p.keys + token * p.key_stride + byte);
+      // bits, so that no NaN is made quiet on its way
+      const std::uint32_t scale = piece == 0 ? reinterpret_cast<const std::uint32_t*>(p.scales)[token] : 0;
+      const std::int64_t slot = p.loc[token];
+      if (slot < 0) continue;
+      if (slot >= p.cache.slots()) {
+        if (piece == 0) p.faults.report(id, token, row_status::slot_out_of_range, slot);
+        continue;
       }
-      STEPGRAPH_UNROLL
-      for (int k = 0; k < in_flight; ++k)
-        if (to[k] >= 0) key_piece::store<wide>(p.cache.data + to[k], value[k]);
+      const std::int64_t page = slot >> p.cache.page_shift,
+                         in_page = slot & ((std::int64_t{1} << p.cache.page_shift) - 1);
+      key_piece::store<wide>(p.cache.data + p.cache.key_at(page, in_page) + byte, key);
+      if (piece == 0)
+        *reinterpret_cast<std::uint32_t*>(p.cache.data + p.cache.scale_at(page, in_page)) = scale;
     }
   }
 };
