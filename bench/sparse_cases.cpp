@@ -44,6 +44,15 @@ std::vector<std::int32_t> scattered_pages(const std::vector<std::int32_t>& lengt
   return table;
 }
 
+/// A slot of every page, in a random order.
+std::vector<std::int64_t> scattered_slots(std::int64_t pages) {
+  std::mt19937 random(std::random_device{}());
+  std::vector<std::int64_t> slots;
+  for (std::int64_t page = 0; page < pages; ++page) slots.push_back(page * 64 + random() % 64);
+  std::shuffle(slots.begin(), slots.end(), random);
+  return slots;
+}
+
 std::int64_t pages_in(const std::vector<std::int32_t>& lengths, std::int64_t page) {
   std::int64_t pages = 0;
   for (const std::int32_t length : lengths) pages += (length + page - 1) / page;
@@ -78,6 +87,23 @@ get_k_and_s_params gather_inputs::params() const {
           .keys = keys.data(),
           .scales = scales.data(),
           .capacity = tokens};
+}
+
+store_inputs::store_inputs(stream_ref at, std::int64_t count)
+    : tokens(count),
+      live_tokens(at, filled(1, count)),
+      loc(at, scattered_slots(count)),
+      keys(at, count * 128),
+      cache(at, count * 64 * 132),
+      scales(at, count) {}
+
+set_k_and_s_params store_inputs::params() const {
+  return {.live_tokens = live_tokens.data(),
+          .tokens = static_cast<std::int32_t>(tokens),
+          .loc = loc.data(),
+          .keys = keys.data(),
+          .scales = scales.data(),
+          .cache = {.data = cache.data(), .pages = tokens, .page_stride = 64 * 132}};
 }
 
 top_k_inputs::top_k_inputs(stream_ref at, const top_k_case& shape)

@@ -33,6 +33,20 @@ struct gather_inputs {
   device_array<std::uint32_t> scales;
 };
 
+/// A store of `tokens` keys at slots scattered over a cache of pages of 64 tokens.
+struct store_inputs {
+  store_inputs(stream_ref at, std::int64_t tokens);
+
+  set_k_and_s_params params() const;
+  std::int64_t bytes() const { return tokens * (2 * 132 + 8); }  // slots, keys and scales read, and written
+
+  std::int64_t tokens;
+  device_array<std::int32_t> live_tokens;
+  device_array<std::int64_t> loc;
+  device_array<std::uint8_t> keys, cache;
+  device_array<float> scales;
+};
+
 struct top_k_case {
   std::string name;
   std::vector<std::int32_t> counts;  // query tokens of each row

@@ -63,6 +63,12 @@ class run_of_cases {
          shape.bar, in.bytes(), in.params(), get_k_and_s, gather_variants(), in.keys, "plain copy", copied);
   }
 
+  void store(std::int64_t tokens) {
+    const store_inputs in(at_, tokens);
+    time("index-K store", {{"tokens", tokens}, {"page", 64}}, 0, in.bytes(), in.params(), set_k_and_s, {},
+         in.cache);
+  }
+
   void top_k(const top_k_case& shape) {
     const top_k_inputs in(at_, shape);
     const timing bare = time_chain(at_, [&](stream_ref s) { top_k_without_table(s, in.params()); });
@@ -131,6 +137,8 @@ int run(int argc, char** argv) {
   cases.gather(
       {"index-K gather, one row of 65,536 and 63 of 1,024", one_and_rest(64, 65536, 1024), 131072, 10});
   cases.gather({"index-K gather, 8 rows of 1,024", std::vector<std::int32_t>(8, 1024), 131072, 2.4});
+  cases.store(256);
+  cases.store(16384);
   for (const std::int64_t live : {4096, 65536}) {
     for (const int topk : {2048, 2051})
       cases.top_k(
