@@ -1,0 +1,100 @@
+#include "bench/sparse_kernels.hpp"
+
+#include "kernels/sparse/combine_top_k_and_window_op.hpp"
+#include "kernels/sparse/index_k_gather.cuh"
+#include "kernels/sparse/line_driver.cuh"
+#include "kernels/sparse/top_k_to_slots_op.hpp"
+#include "kernels/tile_driver.cuh"
+
+namespace stepgraph::bench {
+namespace {
+
+/// The same body under the tile driver: a line a row.
+struct tiled_gather : get_k_and_s_op {};
+
+template <int threads, int in_flight, int blocks, reuse again = reuse::both>
+void gather(stream_ref at, const get_k_and_s_params& p) {
+  launch_gather<gather_shape<threads, in_flight, blocks, again>>(at, get_k_and_s_op{p});
+}
+
+template <reuse again>
+using combine = combine_top_k_and_window_op_of<again>;
+
+template <reuse again, int threads, int blocks>
+void combined(stream_ref at, const combine_top_k_and_window_params& p) {
+  launch_lines_shaped<combine<again>, threads, blocks>(at, combine<again>::with(p));
+}
+
+template <int least_part, int at_once, int threads, int blocks>
+void top_k(stream_ref at, const top_k_to_slots_params& p) {
+  using op = top_k_to_slots_op_of<at_once>;
+  launch_lines_shaped<op, threads, blocks>(at, op::with_parts(p, least_part));
+}
+
+/// What the launch and its chain of loads cost without the table: slots are the indices.
+struct no_table_op : top_k_to_slots_op_of<2560> {
+  template <class Team>
+  STEPGRAPH_HD void line(Team& team, const state&, int token, int) const {
+    const std::int32_t* const indices =
+        static_cast<const std::int32_t*>(p.indices.data) + token * p.index_stride;
+    std::int32_t index[5];
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < 5; ++k)
+      index[k] = team.rank() + k * Team::size() < p.topk ? indices[team.rank() + k * Team::size()] : -1;
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < 5; ++k)
+      if (team.rank() + k * Team::size() < p.topk)
+        p.slots.line(token)[team.rank() + k * Team::size()] = index[k];
+  }
+};
+void no_table(stream_ref at, const top_k_to_slots_params& p) {
+  launch_lines_shaped<no_table_op, 512, 3>(at, no_table_op{{p, 0}});
+}
+
+}  // namespace
+
+const std::vector<kernel_variant<get_k_and_s_params>>& gather_variants() {
+  static const std::vector<kernel_variant<get_k_and_s_params>> all = {
+      {"tile driver",
+       [](stream_ref at, const get_k_and_s_params& p) { launch_tiles_cuda(at, tiled_gather{p}); }},
+      {"128 threads, 4 pieces, 8 blocks", gather<128, 4, 8>},
+      {"128 threads, 4 pieces, 8 blocks, neither kept", gather<128, 4, 8, reuse::neither>},
+      {"64 threads, 4 pieces, 16 blocks, neither kept", gather<64, 4, 16, reuse::neither>},
+      {"128 threads, 4 pieces, 10 blocks, neither kept", gather<128, 4, 10, reuse::neither>},
+      {"128 threads, 2 pieces, 12 blocks, neither kept", gather<128, 2, 12, reuse::neither>},
+      {"128 threads, 8 pieces, 5 blocks, neither kept", gather<128, 8, 5, reuse::neither>},
+      {"256 threads, 8 pieces, 2 blocks, neither kept", gather<256, 8, 2, reuse::neither>},
+      {"256 threads, 4 pieces, 4 blocks, neither kept", gather<256, 4, 4, reuse::neither>},
+      {"128 threads, 4 pieces, 8 blocks, loads not kept", gather<128, 4, 8, reuse::stored>},
+  };
+  return all;
+}
+
+const std::vector<kernel_variant<top_k_to_slots_params>>& top_k_variants() {
+  static const std::vector<kernel_variant<top_k_to_slots_params>> all = {
+      {"one part, 512 threads, 3 blocks", top_k<1 << 30, 2560, 512, 3>},
+      {"one part, 1024 threads, 2 blocks", top_k<1 << 30, 3072, 1024, 2>},
+      {"parts of 1024, 512 threads, 4 blocks", top_k<1024, 2048, 512, 4>},
+      {"parts of 1024, 256 threads, 8 blocks", top_k<1024, 2048, 256, 8>},
+      {"parts of 512, 256 threads, 8 blocks", top_k<512, 1024, 256, 8>},
+      {"parts of 512, 512 threads, 4 blocks", top_k<512, 1024, 512, 4>},
+  };
+  return all;
+}
+
+const std::vector<kernel_variant<combine_top_k_and_window_params>>& combine_variants() {
+  static const std::vector<kernel_variant<combine_top_k_and_window_params>> all = {
+      {"128 threads, 8 blocks", combined<reuse::both, 128, 8>},
+      {"64 threads, 32 blocks", combined<reuse::both, 64, 32>},
+      {"256 threads, 8 blocks", combined<reuse::both, 256, 8>},
+      {"128 threads, 32 blocks, neither kept", combined<reuse::neither, 128, 32>},
+      {"128 threads, 64 blocks, neither kept", combined<reuse::neither, 128, 64>},
+  };
+  return all;
+}
+
+void top_k_without_table(stream_ref at, const top_k_to_slots_params& p) {
+  no_table(at, p);
+}
+
+}  // namespace stepgraph::bench
