@@ -46,7 +46,12 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
 
 std::size_t paged_attention_workspace_bytes(device where, const paged_attention_params& p) {
   if (where.is_host() || p.type == element_type::f32) return 0;
-  return detail::plan_split(where.multiprocessors(), p, {}).workspace_bytes;
+#if STEPGRAPH_CUDA
+  return detail::plan_split(where.multiprocessors(), detail::has_warpgroup_products(where), p, {})
+      .workspace_bytes;
+#else
+  return 0;
+#endif
 }
 
 }  // namespace stepgraph

@@ -8,8 +8,21 @@ namespace stepgraph::detail {
 template <class T, int HeadSize>
 void launch_split(stream_ref at, const split_params& p, int query_warps);
 
+template <class T, int HeadSize>
+void launch_warpgroup(stream_ref at, const split_params& p, int consumers);
+
+namespace {
+
+template <class T, int HeadSize>
+void launch_planned(stream_ref at, const split_params& p, const split_plan& plan) {
+  if (plan.consumers > 0) return launch_warpgroup<T, HeadSize>(at, p, plan.consumers);
+  launch_split<T, HeadSize>(at, p, plan.query_warps);
+}
+
+}  // namespace
+
 void split_attention_cuda(stream_ref at, const paged_attention_params& params, const split_options& options) {
-  const split_plan plan = plan_split(at.where().multiprocessors(), params, options);
+  const split_plan plan = plan_split(at.where().multiprocessors(), has_warpgroup_products(at.where()), params, options);
   auto* const counters = static_cast<std::int32_t*>(params.workspace);
   const split_params p{
       .op = params,
@@ -24,10 +37,8 @@ void split_attention_cuda(stream_ref at, const paged_attention_params& params, c
       .max_chunks = plan.max_chunks};
   const bool small = params.head_size == 64;
   if (params.type == element_type::bf16)
-    return small ? launch_split<bf16, 64>(at, p, plan.query_warps)
-                 : launch_split<bf16, 128>(at, p, plan.query_warps);
-  return small ? launch_split<f16, 64>(at, p, plan.query_warps)
-               : launch_split<f16, 128>(at, p, plan.query_warps);
+    return small ? launch_planned<bf16, 64>(at, p, plan) : launch_planned<bf16, 128>(at, p, plan);
+  return small ? launch_planned<f16, 64>(at, p, plan) : launch_planned<f16, 128>(at, p, plan);
 }
 
 }  // namespace stepgraph::detail

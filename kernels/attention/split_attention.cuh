@@ -156,18 +156,10 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int query_warp = warp % (split_warps / Tile::kv_warps),
             kv_warp = warp / (split_warps / Tile::kv_warps);
-  const int group = p.group, base = work.base();
-  const int first_j = s.first_line / group, last_j = (s.first_line + s.lines - 1) / group;
-  const bool tree = p.op.tree_mask != nullptr;
-  load_range range{.begin = 0, .end = min(work.length, base + last_j + 1)};
-  if (p.op.window > 0) range.begin = max(0, base + (tree ? 0 : first_j) + 1 - p.op.window);
-  // every query of the tile sees the positions between these
-  const int all_begin = p.op.window > 0 ? max(0, base + last_j + 1 - p.op.window) : 0;
-  const int all_end = tree ? base : base + first_j + 1;
-  const int first_tile = max(s.first_tile, range.begin / split_kv_tokens);
-  const int last_tile = min(s.last_tile, (max(range.end, 0) + split_kv_tokens - 1) / split_kv_tokens);
+  const segment_span span = span_of<Tile>(p, work, s);
+  const int first_tile = span.first_tile, last_tile = span.last_tile;
 
-  const kv_loader<T, HeadSize, Tile> loader(p, s, range, shared_address(stages), held);
+  const kv_loader<T, HeadSize, Tile> loader(p, s, span, shared_address(stages), held);
   loader.look_up_first(first_tile);
   // note: before the copies, which would delay it
   warp_attention<T, HeadSize, Tile> attention;
@@ -213,7 +205,7 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
       }
       const int position = tile * split_kv_tokens;
       const std::uint64_t there = std::uint64_t{held.live[stage][1]} << 32 | held.live[stage][0];
-      if (~there != 0 || position < all_begin || position + split_kv_tokens > all_end)
+      if (~there != 0 || position < span.all_begin || position + split_kv_tokens > span.all_end)
         attention.mask(scores, position, there, first_key + lane % 4 * 2);
       attention.softmax(scores);
       attention.weigh(keys + Tile::keys_bytes, first_key, scores);
@@ -229,21 +221,6 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   __syncthreads();  // before the next segment's copies
 }
 
-/// Zeros for dead tokens, shared by all blocks.
-template <class T, int HeadSize>
-__device__ void clear_dead_tokens(const split_params& p) {
-  const int live = min(max(p.op.cu_seqlens_q[p.op.rows], 0), p.op.tokens);
-  const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
-  const int block = blockIdx.y * gridDim.x + blockIdx.x;
-  const std::int64_t thread = std::int64_t{block} * split_threads + threadIdx.x;
-  const std::int64_t threads = std::int64_t{gridDim.x} * gridDim.y * split_threads;
-  constexpr int vectors = HeadSize / 8;
-  for (std::int64_t i = first * vectors + thread; i < last * vectors; i += threads)
-    static_cast<uint4*>(p.op.output)[i] = make_uint4(0, 0, 0, 0);
-  if (p.op.log_sum_exp)
-    for (std::int64_t i = first + thread; i < last; i += threads) p.op.log_sum_exp[i] = -INFINITY;
-}
-
 // grid: what the GPU holds at once, whatever the batch and the captured width
 // a block takes an even share of all rows' live KV tiles, one segment of a (row, query tile, KV head) after
 // another
@@ -256,21 +233,11 @@ __global__ void __launch_bounds__(split_threads, split_occupancy(HeadSize, Query
   __shared__ int arrivals;
   wait_for_predecessor();
 
-  const block_work block = plan_block<tile::query_rows>(p);
-  std::int32_t at = block.begin, row_begin = block.row_begin;
-  int row = block.row;
-  while (at < block.end) {
-    const row_work work = work_of<tile::query_rows>(p, row, false);
-    const std::int32_t row_end = row_begin + work.cost;
-    while (at < row_end && at < block.end) {
-      segment s;
-      at = next_segment<tile>(p, block, work, row, row_begin, at, s);
-      if (s.lines > 0) attend_segment<T, HeadSize, tile>(p, work, s, stages, held, arrivals);
-    }
-    row_begin = row_end;
-    ++row;
-  }
-  clear_dead_tokens<T, HeadSize>(p);
+  const block_work block = plan_block<tile>(p);
+  for_each_segment<tile>(p, block, [&](const row_work& work, const segment& s) {
+    attend_segment<T, HeadSize, tile>(p, work, s, stages, held, arrivals);
+  });
+  clear_dead_tokens<T, HeadSize>(p, split_threads);
 }
 
 /// Raises the kernel's shared memory and launches it.

@@ -24,10 +24,12 @@ constexpr int split_occupancy(int head_size, int query_warps) {
 struct split_options {
   int min_tiles = 4;      // KV tiles below which a block's share is not cut further
   int oversubscribe = 1;  // grid over what is resident at once
+  int consumers = -1;     // warpgroups of 64 query rows that multiply; 0: warps of 16; -1: as the shape has it
 };
 
 /// Everything of a launch that the host decides, from the capture alone.
 struct split_plan {
+  int consumers = 0;     // 1 or 2: the warpgroup kernel; 0: the warps' kernel
   int query_warps = 1;   // 1, 2 or 4: warps along the packed query rows, 16 rows each
   int block_groups = 0;  // sets of a block for each KV head
   int min_tiles = 0;
@@ -37,7 +39,8 @@ struct split_plan {
   std::size_t workspace_bytes = 0;
 };
 
-split_plan plan_split(int multiprocessors, const paged_attention_params& p, const split_options& options);
+/// `warpgroups`: the GPU has their matrix products.
+split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attention_params& p, const split_options& options);
 
 /// The kernel's argument.
 struct split_params {
@@ -51,6 +54,9 @@ struct split_params {
   std::int32_t partials_by_row;
   std::int32_t max_chunks;
 };
+
+/// Whether the warpgroup kernel was built for `where` and runs there: Hopper alone.
+bool has_warpgroup_products(device where);
 
 void split_attention_cuda(stream_ref at, const paged_attention_params& p, const split_options& options);
 

@@ -5,12 +5,6 @@
 
 namespace stepgraph::detail {
 
-/// Positions of a row that a segment may touch: those that some query of its tile sees.
-struct load_range {
-  std::int32_t begin;
-  std::int32_t end;
-};
-
 /// Brings KV tiles of one (row, KV head) into shared memory, a stage each. Page entries travel `stages - 1`
 /// tiles ahead of their keys, through shared memory too: an entry may come from device memory, and nothing
 /// waits for it then.
@@ -20,12 +14,12 @@ struct kv_loader {
   const split_params& p;
   held_pages& held;
   const std::int32_t* table;
-  load_range range;
+  segment_span range;
   std::int32_t row;
   std::int64_t head_offset;  // elements, of this thread's piece of a line
   std::uint32_t to;          // shared address of this thread's first piece in stage 0
 
-  __device__ kv_loader(const split_params& params, const segment& s, load_range positions,
+  __device__ kv_loader(const split_params& params, const segment& s, const segment_span& positions,
                        std::uint32_t stages, held_pages& ring)
       : p(params), held(ring), range(positions), row(s.row) {
     table = p.op.page_table + s.row * p.op.page_table_stride;

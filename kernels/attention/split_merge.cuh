@@ -31,6 +31,16 @@ struct lane_values {
       *reinterpret_cast<float2*>(loaded.value) = *reinterpret_cast<const float2*>(from);
     return loaded;
   }
+  /// From a slot, past the first-level cache.
+  __device__ static lane_values load_slot(const float* row) {
+    lane_values loaded;
+    const float* const from = row + threadIdx.x % 32 * count;
+    if constexpr (count == 4)
+      *reinterpret_cast<float4*>(loaded.value) = __ldcg(reinterpret_cast<const float4*>(from));
+    else
+      *reinterpret_cast<float2*>(loaded.value) = __ldcg(reinterpret_cast<const float2*>(from));
+    return loaded;
+  }
   /// To a slot, past the first-level cache, which multiprocessors do not keep coherent between them.
   __device__ void store_slot(float* row) const {
     float* const to = row + threadIdx.x % 32 * count;
