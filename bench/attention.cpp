@@ -237,7 +237,8 @@ void run_cases(attention_bench& b, const std::string& only) {
            consumers(2),
            {.name = "tree", .tree = true},
            {.name = "invariant", .batch_invariant = true}});
-  if (wanted("verify 16x16x8192")) b.run("verify 16x16x8192", std::vector<row>(16, {16, 8192}), {{}, consumers(1), consumers(2)});
+  if (wanted("verify 16x16x8192"))
+    b.run("verify 16x16x8192", std::vector<row>(16, {16, 8192}), {{}, consumers(1), consumers(2)});
   if (wanted("draft-extend")) {
     std::vector<row> rows;
     for (int r = 0; r < 16; ++r) rows.push_back({r * 5 % 8 + 1, 8192});

@@ -159,7 +159,7 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   const segment_span span = span_of<Tile>(p, work, s);
   const int first_tile = span.first_tile, last_tile = span.last_tile;
 
-  const kv_loader<T, HeadSize, Tile> loader(p, s, span, shared_address(stages), held);
+  const kv_loader<T, HeadSize, Tile> loader(p, work, s, span, shared_address(stages), held);
   loader.look_up_first(first_tile);
   // note: before the copies, which would delay it
   warp_attention<T, HeadSize, Tile> attention;

@@ -24,7 +24,7 @@ constexpr int split_occupancy(int head_size, int query_warps) {
 struct split_options {
   int min_tiles = 4;      // KV tiles below which a block's share is not cut further
   int oversubscribe = 1;  // grid over what is resident at once
-  int consumers = -1;     // warpgroups of 64 query rows that multiply; 0: warps of 16; -1: as the shape has it
+  int consumers = -1;  // warpgroups of 64 query rows that multiply; 0: warps of 16; -1: as the shape has it
 };
 
 /// Everything of a launch that the host decides, from the capture alone.
@@ -40,7 +40,8 @@ struct split_plan {
 };
 
 /// `warpgroups`: the GPU has their matrix products.
-split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attention_params& p, const split_options& options);
+split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attention_params& p,
+                      const split_options& options);
 
 /// The kernel's argument.
 struct split_params {

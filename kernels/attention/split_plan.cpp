@@ -27,11 +27,18 @@ split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attentio
   plan.query_warps = p.batch_invariant ? split_invariant_warps : packed <= 16 ? 1 : packed <= 32 ? 2 : 4;
   plan.consumers = choose_consumers(warpgroups, p, packed, options);
   const std::int64_t tile_rows = plan.consumers > 0 ? 64 * plan.consumers : 16 * plan.query_warps;
-  const int resident = multiprocessors * (plan.consumers > 0 ? 3 - plan.consumers
-                                                             : split_occupancy(p.head_size, plan.query_warps));
+#ifdef TRY_ONE
+  const int resident =
+      multiprocessors * (plan.consumers > 0 ? 1 : split_occupancy(p.head_size, plan.query_warps));
+#else
+  const int resident =
+      multiprocessors *
+      (plan.consumers > 0 ? 3 - plan.consumers : split_occupancy(p.head_size, plan.query_warps));
+#endif
   plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
   plan.min_tiles = options.min_tiles;
-  const std::int64_t tiles = ((p.page_columns << p.page_shift) + split_kv_tokens - 1) / split_kv_tokens;
+  const std::int64_t own = p.step_kv.keys ? p.tokens : 0;
+  const std::int64_t tiles = ((p.page_columns << p.page_shift) + own + split_kv_tokens - 1) / split_kv_tokens;
   STEPGRAPH_EXPECTS((p.rows + p.tokens * group / tile_rows) * tiles < std::int64_t{1} << 31 &&
                         tiles * split_kv_tokens * group < std::int64_t{1} << 31,
                     "paged_attention: ", p.rows, " rows and ", p.tokens, " tokens of up to ", tiles,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/attention/query_tile_costs.hpp"
+#include "kernels/attention/row_pages.hpp"
 #include "kernels/attention/split_tile.cuh"
 
 namespace stepgraph::detail {
@@ -27,14 +28,14 @@ inline __device__ __noinline__ void report_fault(const fault_sink& faults, int r
 template <class Tile>
 __device__ __forceinline__ int first_kv_tile(const split_params& p, const row_work& work, int i) {
   if (p.op.window <= 0) return 0;
-  const int first_j = p.op.tree_mask ? 0 : i * Tile::query_rows / p.group;
+  const int first_j = Tile::all_options && p.op.tree_mask ? 0 : i * Tile::query_rows / p.group;
   return max(0, work.base() + first_j + 1 - p.op.window) / Tile::kv_tokens;
 }
 
 template <class Tile>
 __device__ __forceinline__ query_tile_costs costs_of(const split_params& p, const row_work& work) {
-  return {Tile::query_rows, static_cast<std::uint32_t>(p.group), static_cast<std::uint32_t>(max(work.base(), 0)),
-          Tile::kv_tokens};
+  return {Tile::query_rows, static_cast<std::uint32_t>(p.group),
+          static_cast<std::uint32_t>(max(work.base(), 0)), Tile::kv_tokens};
 }
 
 /// note: all loads before any branch
@@ -46,7 +47,11 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
   row_work work;
   work.first_token = min(max(begin, 0), op.tokens);
   work.tokens = min(max(end, work.first_token), op.tokens) - work.first_token;
-  work.length = min(max(length, 0), p.capacity);
+  int capacity = p.capacity;
+  if (op.page_indptr.data)
+    capacity = static_cast<int>(min(row_pages::of(op, row).capacity, std::int64_t{p.capacity}));
+  if (op.step_kv.keys) capacity += work.tokens;
+  work.length = min(max(length, 0), capacity);
   if (report && work.tokens > 0 && work.length != length)
     report_fault(op.faults, row, row_status::length_clamped, length);
   work.query_tiles = (work.tokens * p.group + Tile::query_rows - 1) / Tile::query_rows;
@@ -56,7 +61,7 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
     work.cost = work.query_tiles * work.tiles;
   } else if (op.window > 0) {
     // what a query tile's tokens span with their windows, wherever that begins in a tile
-    const int span = op.tree_mask ? 64 : Tile::query_rows / p.group + 2;
+    const int span = Tile::all_options && op.tree_mask ? 64 : Tile::query_rows / p.group + 2;
     work.tiles = max(1, min(all_tiles, (op.window + span) / Tile::kv_tokens + 2));
     work.cost = work.query_tiles * work.tiles;
   } else {
@@ -150,6 +155,7 @@ struct segment_span {
   std::int32_t all_end;
   std::int32_t first_tile;
   std::int32_t last_tile;
+  std::int32_t listed_end;  // positions up to here are in the cache, those after among the step's own
 };
 
 template <class Tile>
@@ -157,12 +163,13 @@ __device__ __forceinline__ segment_span span_of(const split_params& p, const row
                                                 const segment& s) {
   const int base = work.base(), window = p.op.window;
   const int first_j = s.first_line / p.group, last_j = (s.first_line + s.lines - 1) / p.group;
-  const bool tree = p.op.tree_mask != nullptr;
+  const bool tree = Tile::all_options && p.op.tree_mask != nullptr;
   segment_span span;
   span.begin = window > 0 ? max(0, base + (tree ? 0 : first_j) + 1 - window) : 0;
   span.end = min(work.length, base + last_j + 1);
   span.all_begin = window > 0 ? max(0, base + last_j + 1 - window) : 0;
   span.all_end = tree ? base : base + first_j + 1;
+  span.listed_end = p.op.step_kv.keys ? min(span.end, base) : span.end;
   span.first_tile = max(s.first_tile, span.begin / Tile::kv_tokens);
   span.last_tile = min(s.last_tile, (max(span.end, 0) + Tile::kv_tokens - 1) / Tile::kv_tokens);
   return span;
@@ -216,7 +223,7 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
   s.kv_head = block.kv_head;
   s.first_line = query_tile * Tile::query_rows;
   s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
-  if (p.op.batch_invariant) {
+  if (Tile::all_options && p.op.batch_invariant) {
     // note: several query tiles are work enough without chunks
     const int chunk = work.query_tiles > 1
                           ? tiles

@@ -14,6 +14,7 @@ template <int HeadSize, int QueryWarps>
 struct split_tile {
   static constexpr int query_rows = 16 * QueryWarps;
   static constexpr int kv_tokens = split_kv_tokens;
+  static constexpr bool all_options = true;  // trees and batch-invariant splits, too
   static constexpr int kv_warps = split_warps / QueryWarps;
   static constexpr int warp_tokens = split_kv_tokens / kv_warps;  // keys of a tile that one warp sees
   static constexpr int stages = HeadSize == 128 ? 3 : 4;

@@ -18,35 +18,40 @@ __global__ void __launch_bounds__(warpgroup_tile<HeadSize, Consumers>::threads,
   auto& held = *reinterpret_cast<warpgroup_held<tile>*>(stages + tile::held_at);
   const std::uint32_t shared = shared_address(stages);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < tile::stages; ++i) {
-      init_barrier(shared_address(&held.full_keys[i]), 128 + 4);
-      init_barrier(shared_address(&held.full_values[i]), 128);
+    for (int i = 0; i < tile::key_stages; ++i) {
+      init_barrier(shared_address(&held.full_keys[i]), 64 + 2);
       init_barrier(shared_address(&held.empty_keys[i]), 4 * Consumers);
+    }
+    for (int i = 0; i < tile::value_stages; ++i) {
+      init_barrier(shared_address(&held.full_values[i]), 64);
       init_barrier(shared_address(&held.empty_values[i]), 4 * Consumers);
     }
     for (int i = 0; i < tile::query_stages; ++i) {
-      init_barrier(shared_address(&held.full_query[i]), 128);
+      init_barrier(shared_address(&held.full_query[i]), 64);
       init_barrier(shared_address(&held.empty_query[i]), 4 * Consumers);
+    }
+    for (int i = 0; i < tile::orders; ++i) {
+      init_barrier(shared_address(&held.full_order[i]), 1);
+      init_barrier(shared_address(&held.empty_order[i]), 4 * Consumers);
     }
   }
   __syncthreads();
   wait_for_predecessor();
-  const block_work block = plan_block<tile>(p);
   if (threadIdx.x < 128) {
     give_registers<tile::loader_registers>();
+    const block_work block = plan_block<tile>(p);
     warpgroup_loader<T, HeadSize, tile> loader{p, held, shared, {}, {}};
-    for_each_segment<tile>(p, block,
-                           [&](const row_work& work, const segment& s) { loader.load_segment(work, s); });
+    if (threadIdx.x < 64)
+      loader.template run<true>(block);
+    else
+      loader.template run<false>(block);
     clear_dead_tokens<T, HeadSize>(p, 128);
   } else {
     take_registers<tile::consumer_registers>();
     warpgroup_attention<T, HeadSize, tile> attention{
-        p, held, shared, static_cast<int>(threadIdx.x) / 128 - 1, {}, {}};
+        p, held, shared, static_cast<int>(threadIdx.x) / 128 - 1, {}, {}, {}};
     attention.unit = p.op.logit_cap > 0 ? log2_e : p.op.scale * log2_e;
-    for_each_segment<tile>(p, block, [&](const row_work& work, const segment& s) {
-      attention.multiply(work, s);
-      attention.finish(work, s);
-    });
+    attention.run();
   }
 #endif
 }
@@ -65,11 +70,11 @@ void launch_warpgroup_tile(stream_ref at, const split_params& p) {
 template <class T, int HeadSize>
 void launch_warpgroup(stream_ref at, const split_params& p, int consumers);
 
-#define STEPGRAPH_WARPGROUP_ATTENTION(T, HeadSize)                                           \
-  template <>                                                                                \
-  void launch_warpgroup<T, HeadSize>(stream_ref at, const split_params& p, int consumers) {  \
-    if (consumers == 1) return launch_warpgroup_tile<T, HeadSize, 1>(at, p);                 \
-    return launch_warpgroup_tile<T, HeadSize, 2>(at, p);                                     \
+#define STEPGRAPH_WARPGROUP_ATTENTION(T, HeadSize)                                          \
+  template <>                                                                               \
+  void launch_warpgroup<T, HeadSize>(stream_ref at, const split_params& p, int consumers) { \
+    if (consumers == 1) return launch_warpgroup_tile<T, HeadSize, 1>(at, p);                \
+    return launch_warpgroup_tile<T, HeadSize, 2>(at, p);                                    \
   }
 
 }  // namespace stepgraph::detail

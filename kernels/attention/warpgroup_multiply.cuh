@@ -18,7 +18,8 @@ struct warpgroup_attention {
   warpgroup_held<Tile>& held;
   std::uint32_t shared;
   int warpgroup;  // among those that multiply
-  ring_place<Tile::stages> kv;
+  ring_place<Tile::key_stages> key_ring;
+  ring_place<Tile::value_stages> value_ring;
   ring_place<Tile::query_stages> query;
 
   float weighted[HeadSize / 8][4];
@@ -53,36 +54,45 @@ struct warpgroup_attention {
     if (threadIdx.x % 32 == 0) arrive(shared_address(&barrier));
   }
 
-  /// Starts scores = queries . keys of stage `place`.
-  __device__ void start_scores(const ring_place<Tile::stages>& place) {
-    wait_barrier(shared_address(&held.full_keys[place.stage]), place.parity);
+  __device__ void free_values() {
+    free(held.empty_values[value_ring.stage]);
+    value_ring.advance();
+  }
+
+  /// Starts scores = queries . keys of the next tile.
+  __device__ void start_scores() {
+    wait_barrier(shared_address(&held.full_keys[key_ring.stage]), key_ring.parity);
+#ifndef TRY_NO_FENCE
     fence_for_products();
-    const std::uint64_t a = describe_matrix(
+#endif
+    const shared_matrix queries(
         shared + Tile::queries_at + query.stage * Tile::query_bytes + warpgroup * 64 * 128, 16);
-    const std::uint64_t b = describe_matrix(shared + Tile::keys_at + place.stage * Tile::kv_bytes, 16);
+    const shared_matrix keys(shared + Tile::keys_at + key_ring.stage * Tile::kv_bytes, 16);
     begin_products();
 #pragma unroll
     for (int step = 0; step < HeadSize / 16; ++step)
-      score_product::both_shared(scores, a + ((step / 4 * Tile::query_column_bytes + step % 4 * 32) >> 4),
-                                 b + ((step / 4 * Tile::kv_column_bytes + step % 4 * 32) >> 4), step > 0);
+      score_product::both_shared(scores, queries.from(step / 4 * Tile::query_column_bytes + step % 4 * 32),
+                                 keys.from(step / 4 * Tile::kv_column_bytes + step % 4 * 32), step > 0);
     commit_products();
   }
 
-  /// Starts weighted += weights . values of stage `kv`.
+  /// Starts weighted += weights . values of the tile that the weights are of.
   __device__ void start_values() {
-    wait_barrier(shared_address(&held.full_values[kv.stage]), kv.parity);
+    wait_barrier(shared_address(&held.full_values[value_ring.stage]), value_ring.parity);
+#ifndef TRY_NO_FENCE
     fence_for_products();
-    const std::uint64_t b = describe_matrix(shared + Tile::values_at + kv.stage * Tile::kv_bytes,
-                                            Tile::kv_column_bytes);
+#endif
+    const shared_matrix values(shared + Tile::values_at + value_ring.stage * Tile::kv_bytes,
+                               Tile::kv_column_bytes);
     pin(weighted);
     begin_products();
 #pragma unroll
     for (int step = 0; step < Tile::kv_tokens / 16; ++step)
-      value_product::first_held(weighted, weights[step], b + ((step * 16 * 128) >> 4));
+      value_product::first_held(weighted, weights[step], values.from(step * 16 * 128));
     commit_products();
   }
 
-  /// Hides what this thread's rows do not see of the tile at `position`, or is not in stage `stage`.
+  /// Hides what this thread's rows do not see of the tile at `position`, or is not there.
   __device__ void mask(int position, const std::uint32_t (&live)[Tile::words]) {
     const int column = threadIdx.x % 4 * 2;
     int from[2], to[2];
@@ -96,24 +106,23 @@ struct warpgroup_attention {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = n * 8 + e % 2;
-        const bool seen = at >= from[e / 2] && at < to[e / 2] && (live[n / 4] >> (n % 4 * 8 + e % 2 + column) & 1);
+        const bool seen =
+            at >= from[e / 2] && at < to[e / 2] && (live[n / 4] >> (n % 4 * 8 + e % 2 + column) & 1);
         if (!seen) scores[n][e] = -INFINITY;
       }
   }
 
   /// Scores become weights; returns what the earlier ones are to be scaled by. Frees the keys' stage.
-  __device__ void softmax(const ring_place<Tile::stages>& place, const segment_span& span, int tile,
-                          float (&factor)[2]) {
+  __device__ void softmax(const segment_span& span, int tile, float (&factor)[2]) {
     std::uint32_t live[Tile::words];
     std::uint32_t all = ~0u;
 #pragma unroll
     for (int word = 0; word < Tile::words; ++word) {
-      live[word] = Tile::warp_tokens == 32 ? held.live[place.stage][word]
-                                           : held.live[place.stage][2 * word] & 0xffffu |
-                                                 held.live[place.stage][2 * word + 1] << 16;
+      live[word] = held.live[key_ring.stage][word];
       all &= live[word];
     }
-    free(held.empty_keys[place.stage]);
+    free(held.empty_keys[key_ring.stage]);
+    key_ring.advance();
     if (p.op.logit_cap > 0) {
       const float inner = __fdividef(p.op.scale, p.op.logit_cap);
 #pragma unroll
@@ -159,43 +168,67 @@ struct warpgroup_attention {
 
   /// All KV tiles of a segment. The scores of a tile are on their way while the values of the one before are,
   /// and its softmax runs beside the latter.
-  __device__ void multiply(const row_work& work, const segment& s) {
-    const segment_span span = span_of<Tile>(p, work, s);
+  __device__ void multiply(const row_work& work, const segment& s, const segment_span span) {
     start(work, s);
     if (span.first_tile >= span.last_tile) return;
     float factor[2];
     wait_barrier(shared_address(&held.full_query[query.stage]), query.parity);
-    start_scores(kv);
+#ifdef TRY_PLAIN
+    if constexpr (Tile::consumers == 1) {
+#pragma unroll 1
+      for (int tile = span.first_tile; tile < span.last_tile; ++tile) {
+        start_scores();
+        wait_products<0>();
+        pin(scores);
+        softmax(span, tile, factor);
+#pragma unroll
+        for (auto& each : weighted)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) each[e] *= factor[e / 2];
+        pack_weights();
+        start_values();
+        wait_products<0>();
+        pin(weighted);
+        free_values();
+      }
+      free(held.empty_query[query.stage]);
+      query.advance();
+      return;
+    }
+#endif
+    start_scores();
     wait_products<0>();
     pin(scores);
-    softmax(kv, span, span.first_tile, factor);
+    softmax(span, span.first_tile, factor);
     pack_weights();
 #pragma unroll 1
     for (int tile = span.first_tile + 1; tile < span.last_tile; ++tile) {
-      ring_place<Tile::stages> next = kv;
-      next.advance();
-      start_scores(next);
+#ifdef TRY_PING_PONG
+      if (Tile::consumers == 2) asm volatile("bar.sync %0, 256;" ::"r"(2 + warpgroup) : "memory");
+#endif
+      start_scores();
       start_values();
+#ifdef TRY_PING_PONG
+      if (Tile::consumers == 2) asm volatile("bar.arrive %0, 256;" ::"r"(3 - warpgroup) : "memory");
+#endif
       wait_products<1>();
       pin(scores);
-      softmax(next, span, tile, factor);
+      softmax(span, tile, factor);
       wait_products<0>();
       pin(weighted);
-      free(held.empty_values[kv.stage]);
+      free_values();
 #pragma unroll
       for (auto& each : weighted)
 #pragma unroll
         for (int e = 0; e < 4; ++e) each[e] *= factor[e / 2];
       pack_weights();
-      kv = next;
     }
     free(held.empty_query[query.stage]);
     query.advance();
     start_values();
     wait_products<0>();
     pin(weighted);
-    free(held.empty_values[kv.stage]);
-    kv.advance();
+    free_values();
   }
 
   /// Makes each row's sum and largest logit (base 2) the whole row's, in all lanes that hold it.
@@ -253,7 +286,9 @@ struct warpgroup_attention {
   }
 
   /// Barrier of all multiplying warps.
-  __device__ static void synchronize() { asm volatile("bar.sync 1, %0;" ::"n"(128 * Tile::consumers) : "memory"); }
+  __device__ static void synchronize() {
+    asm volatile("bar.sync 1, %0;" ::"n"(128 * Tile::consumers) : "memory");
+  }
 
   /// Writes the unit's output, or leaves a partial result; the last block to leave one merges them all and
   /// sets the unit's counter back.
@@ -284,6 +319,23 @@ struct warpgroup_attention {
         row.sum += weight * scale.y;
       }
       write_output<T>(p, work, s, line, row);
+    }
+  }
+
+  /// All that the loading warpgroup orders.
+  __device__ void run() {
+    ring_place<Tile::orders> order;
+#ifdef TRY_PING_PONG
+    if (Tile::consumers == 2 && warpgroup == 1) asm volatile("bar.arrive 2, 256;" ::: "memory");
+#endif
+    while (true) {
+      wait_barrier(shared_address(&held.full_order[order.stage]), order.parity);
+      const segment_order& now = held.orders[order.stage];
+      if (now.s.lines == 0) return;
+      multiply(now.work, now.s, now.span);
+      finish(now.work, now.s);
+      free(held.empty_order[order.stage]);
+      order.advance();
     }
   }
 };

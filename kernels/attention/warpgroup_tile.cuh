@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/attention/split_attention.hpp"
+#include "kernels/attention/split_plan.cuh"
 
 namespace stepgraph::detail {
 
@@ -11,15 +11,33 @@ namespace stepgraph::detail {
 /// of 128 bytes, so that the matrix products read them without bank conflicts.
 template <int HeadSize, int Consumers>
 struct warpgroup_tile {
+  static constexpr bool all_options = false;  // no trees, no batch-invariant splits
   static constexpr int consumers = Consumers;
   static constexpr int query_rows = 64 * Consumers;
   static constexpr int kv_tokens = Consumers == 1 ? 64 : 128;
-  static constexpr int stages = Consumers == 1 ? 3 : 2;
+  // note: a stage of values is held until its products are over, a stage of keys only until the scores are
+#ifdef TRY_ONE
+  static constexpr int key_stages = Consumers == 1 ? 6 : 2;
+  static constexpr int value_stages = Consumers == 1 ? 6 : 3;
   static constexpr int query_stages = Consumers == 1 ? 1 : 2;
+#elif defined(TRY_DEEP)
+  static constexpr int key_stages = 3;
+  static constexpr int value_stages = 3;
+  static constexpr int query_stages = 1;
+#else
+  static constexpr int key_stages = Consumers == 1 ? 3 : 2;
+  static constexpr int value_stages = 3;
+  static constexpr int query_stages = Consumers == 1 ? 1 : 2;
+#endif
   static constexpr int threads = 128 * (1 + Consumers);
+#ifdef TRY_ONE
+  static constexpr int occupancy = 1;
+#else
   static constexpr int occupancy = Consumers == 1 ? 2 : 1;
-  static constexpr int loader_registers = 56;
-  static constexpr int consumer_registers = Consumers == 1 ? 200 : 224;
+#endif
+  static constexpr int loader_registers = 80;
+  static constexpr int consumer_registers = Consumers == 1 ? 176 : 216;
+  static constexpr int orders = 2;
   static constexpr int line_vectors = HeadSize / 8;  // 16-byte pieces of a line
   static constexpr int columns = HeadSize / 64;      // 128-byte columns of a line
   static constexpr int kv_column_bytes = kv_tokens * 128;
@@ -28,21 +46,32 @@ struct warpgroup_tile {
   static constexpr int query_bytes = columns * query_column_bytes;
   static constexpr int slot_line = HeadSize + 4;  // floats of a partial result a query row
   static constexpr int keys_at = 0;
-  static constexpr int values_at = stages * kv_bytes;
-  static constexpr int queries_at = 2 * stages * kv_bytes;
+  static constexpr int values_at = key_stages * kv_bytes;
+  static constexpr int queries_at = values_at + value_stages * kv_bytes;
   static constexpr int held_at = queries_at + query_stages * query_bytes;
   static constexpr int words = kv_tokens / 32;
-  static constexpr int warp_tokens = kv_tokens / 4;  // of a KV tile that one loading warp brings
+  // two loading warps bring keys, two values
+  static constexpr int warp_tokens = kv_tokens / 2;
+  static constexpr int warp_words = warp_tokens / 32;
+};
+
+/// What the loading warpgroup, which plans, tells the multiplying ones. The last one has no lines.
+struct segment_order {
+  row_work work;
+  segment s;
+  segment_span span;
 };
 
 /// Barriers between the loading warps and the multiplying ones, and small things. `full` phases end when a
 /// stage is there, `empty` phases when nobody reads it any more.
 template <class Tile>
 struct warpgroup_held {
-  std::uint64_t full_keys[Tile::stages], empty_keys[Tile::stages];
-  std::uint64_t full_values[Tile::stages], empty_values[Tile::stages];
+  std::uint64_t full_keys[Tile::key_stages], empty_keys[Tile::key_stages];
+  std::uint64_t full_values[Tile::value_stages], empty_values[Tile::value_stages];
   std::uint64_t full_query[Tile::query_stages], empty_query[Tile::query_stages];
-  std::uint32_t live[Tile::stages][4];  // tokens of a stage that are there, by loading warp
+  std::uint64_t full_order[Tile::orders], empty_order[Tile::orders];
+  segment_order orders[Tile::orders];
+  std::uint32_t live[Tile::key_stages][Tile::words];  // tokens of a stage that are there, a bit each
   std::int32_t arrivals;
 };
 

@@ -60,14 +60,23 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-/// Describes a matrix in shared memory made of lines of 128 bytes, 16-byte pieces permuted by the line's
-/// number modulo 8, at a multiple of 1024 bytes plus whole steps along it. `leading` is the distance in bytes
-/// to the next 128-byte column where lines run along the summed dimension's other one; eight lines on are
-/// always 1024 bytes on.
-__device__ __forceinline__ std::uint64_t describe_matrix(std::uint32_t at, int leading) {
-  return std::uint64_t{(at & 0x3ffffu) >> 4} | std::uint64_t(leading >> 4) << 16 |
-         std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
-}
+/// A matrix in shared memory made of lines of 128 bytes, 16-byte pieces permuted by the line's number modulo
+/// 8, at a multiple of 1024 bytes. `leading` is the distance in bytes to the next 128-byte column where lines
+/// run along the columns of a product; eight lines on are always 1024 bytes on.
+struct shared_matrix {
+  std::uint32_t low;
+
+  __device__ shared_matrix(std::uint32_t at, int leading) : low(at >> 4 | std::uint32_t(leading >> 4) << 16) {
+    // otherwise the compiler keeps descriptions of all parts in registers, from tile to tile
+    asm volatile("" : "+r"(low));
+  }
+
+  /// The instructions' description of the part that begins `bytes` further.
+  __device__ std::uint64_t from(int bytes) const {
+    constexpr std::uint32_t high = 1u << 30 | 1024 >> 4;
+    return std::uint64_t{high} << 32 | (low + (bytes >> 4));
+  }
+};
 
 /// Registers that products read or write are settled before the products that follow.
 __device__ __forceinline__ void begin_products() {
@@ -136,24 +145,25 @@ __device__ __forceinline__ void pin(float (&values)[Count][4]) {
 /// d (+)= a b^T for 64 x N sums, 16 deep: a [64, 16] and b [N, 16], both lines along the summed dimension in
 /// shared memory. Thread i of a warp holds of its warp's 16 lines i/4 and i/4 + 8, in every eight columns
 /// 2 (i % 4) and the next, as after `multiply_add`.
-#define STEPGRAPH_WGMMA(N, T, TYPE, A_REGISTER, B_REGISTER, P_REGISTER)                                       \
-  template <>                                                                                               \
-  struct warpgroup_product<T, N> {                                                                          \
-    static __device__ __forceinline__ void both_shared(float (&d)[N / 8][4], std::uint64_t a,               \
-                                                       std::uint64_t b, int accumulate) {                   \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P_REGISTER ", 0;\n"                                 \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                          \
-                   " " STEPGRAPH_WGMMA_LIST_##N ", %" A_REGISTER ", %" B_REGISTER ", p, 1, 1, 0, 0;\n}"     \
-                   : STEPGRAPH_WGMMA_SUMS_##N(d)                                                            \
-                   : "l"(a), "l"(b), "r"(accumulate));                                                      \
-    }                                                                                                       \
-    static __device__ __forceinline__ void first_held(float (&d)[N / 8][4], const std::uint32_t (&a)[4],    \
-                                                      std::uint64_t b) {                                    \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                          \
-                   " " STEPGRAPH_WGMMA_LIST_##N ", " STEPGRAPH_WGMMA_HELD_##N ", 1, 1, 1, 1;"               \
-                   : STEPGRAPH_WGMMA_SUMS_##N(d)                                                            \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                   \
-    }                                                                                                       \
+#define STEPGRAPH_WGMMA(N, T, TYPE, A_REGISTER, B_REGISTER, P_REGISTER)                                  \
+  template <>                                                                                            \
+  struct warpgroup_product<T, N> {                                                                       \
+    static __device__ __forceinline__ void both_shared(float (&d)[N / 8][4], std::uint64_t a,            \
+                                                       std::uint64_t b, int accumulate) {                \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P_REGISTER                                       \
+                   ", 0;\n"                                                                              \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                       \
+                   " " STEPGRAPH_WGMMA_LIST_##N ", %" A_REGISTER ", %" B_REGISTER ", p, 1, 1, 0, 0;\n}"  \
+                   : STEPGRAPH_WGMMA_SUMS_##N(d)                                                         \
+                   : "l"(a), "l"(b), "r"(accumulate));                                                   \
+    }                                                                                                    \
+    static __device__ __forceinline__ void first_held(float (&d)[N / 8][4], const std::uint32_t (&a)[4], \
+                                                      std::uint64_t b) {                                 \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                       \
+                   " " STEPGRAPH_WGMMA_LIST_##N ", " STEPGRAPH_WGMMA_HELD_##N ", 1, 1, 1, 1;"            \
+                   : STEPGRAPH_WGMMA_SUMS_##N(d)                                                         \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                \
+    }                                                                                                    \
   };
 
 #define STEPGRAPH_WGMMA_HELD_64 "{%32, %33, %34, %35}, %36"

@@ -75,7 +75,8 @@ void compare_all(ragged_shape s, const std::vector<ragged_row>& rows, int most =
 
 }  // namespace
 
-TEST_CASE("warpgroup attention: nan-tail, nan-empty, ragged-zero: equal to the oracle, dead tokens are zeros") {
+TEST_CASE(
+    "warpgroup attention: nan-tail, nan-empty, ragged-zero: equal to the oracle, dead tokens are zeros") {
   for (const int longest : {1, 63, 64, 65, 127, 128, 129, 700})
     if (!test_small() || longest < 130) {
       CAPTURE(longest);
@@ -101,6 +102,19 @@ TEST_CASE("warpgroup attention: chunks, alone and with decoding rows, with and w
   compare_all({.heads = 2, .kv_heads = 1}, {{1, 40000}, {700, 9000}}, 30);
 }
 
+TEST_CASE(
+    "warpgroup attention: a prefix by page table or CSR, the step's own tokens in the cache or beside") {
+  for (const bool csr : {false, true})
+    for (const bool step_kv : {false, true}) {
+      if (!csr && !step_kv) continue;
+      compare_all({.page_shift = csr ? 0 : 4, .csr = csr, .step_kv = step_kv},
+                  {{60, 60}, {1, 150}, {33, 200}, {4, 2}, {0, 7}});
+      if (test_small()) continue;
+      compare_all({.heads = 6, .kv_heads = 2, .page_shift = 2, .window = 99, .csr = csr, .step_kv = step_kv},
+                  {{300, 300}, {1, 900}, {150, 500}, {0, 40}});
+    }
+}
+
 TEST_CASE("warpgroup attention: page sizes, heads per KV head") {
   compare_all({.heads = 9, .kv_heads = 3, .page_shift = 0}, {{1, 200}, {30, 31}, {1, 130}});
   compare_all({.heads = 3, .kv_heads = 3, .page_shift = 6}, {{1, 64}, {90, 165}, {1, 128}});
@@ -120,14 +134,14 @@ TEST_CASE("warpgroup attention: logit cap, sliding window and attention sink") {
   compare_all({.logit_cap = 2.0f, .window = 64, .sink = true}, {{1, 100}, {400, 1000}, {2, 3}});
 }
 
-TEST_CASE_TEMPLATE("warpgroup attention: frozen-plan, pdl-race: one capture, replays leave the same bits", T, f16,
-                   bf16) {
+TEST_CASE_TEMPLATE("warpgroup attention: frozen-plan, pdl-race: one capture, replays leave the same bits", T,
+                   f16, bf16) {
   if (!has_warpgroups()) return;
   const stream at(test_device());
   for (const int consumers : {1, 2}) {
     planned_batch<T> planned(
-        at, {.rows = 5, .tokens = 200, .heads = 8, .kv_heads = 2, .head_size = 128, .longest = 3000}, consumers,
-        test_seed());
+        at, {.rows = 5, .tokens = 200, .heads = 8, .kv_heads = 2, .head_size = 128, .longest = 3000},
+        consumers, test_seed());
     planned.batch.set({});
     const graph_exec exec = capture(at, [&](stream_ref s) {
                               for (int i = 0; i < test_rounds(6); ++i) planned.enqueue(s);
