@@ -72,7 +72,7 @@ struct kv_loader {
           held.pages[static_cast<unsigned>(tile) % held_pages::tiles][half * 32 + threadIdx.x % 32];
       if (listed(position) && (page < 0 || (cache.pages > 0 && page >= cache.pages))) {
         there = false;
-        if (threadIdx.x < 32) report_fault(p.op.faults, row, row_status::slot_out_of_range, page);
+        if (threadIdx.x < 32) report_fault(p, row, row_status::slot_out_of_range, page);
       }
       const int in_page = position & ((1 << p.op.page_shift) - 1);
       offset[half] = !there             ? -1

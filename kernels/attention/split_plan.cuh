@@ -19,9 +19,9 @@ struct row_work {
 };
 
 /// A fault is rare and its report long: kept out of the kernels' straight code.
-inline __device__ __noinline__ void report_fault(const fault_sink& faults, int row, row_status status,
+inline __device__ __noinline__ void report_fault(const split_params& p, int row, row_status status,
                                                  std::int64_t value) {
-  faults.report(op_id::paged_attention, row, status, value);
+  p.op.faults.report(op_id::paged_attention, row, status, value);
 }
 
 /// KV tile that query tile `i` of a row begins in, by its first token's window.
@@ -53,7 +53,7 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
   if (op.step_kv.keys) capacity += work.tokens;
   work.length = min(max(length, 0), capacity);
   if (report && work.tokens > 0 && work.length != length)
-    report_fault(op.faults, row, row_status::length_clamped, length);
+    report_fault(p, row, row_status::length_clamped, length);
   work.query_tiles = (work.tokens * p.group + Tile::query_rows - 1) / Tile::query_rows;
   const int all_tiles = (work.length + Tile::kv_tokens - 1) / Tile::kv_tokens;
   if (work.query_tiles <= 1) {

@@ -32,19 +32,23 @@ __global__ void __launch_bounds__(warpgroup_tile<HeadSize, Consumers>::threads,
     }
     for (int i = 0; i < tile::orders; ++i) {
       init_barrier(shared_address(&held.full_order[i]), 1);
-      init_barrier(shared_address(&held.empty_order[i]), 4 * Consumers);
+      init_barrier(shared_address(&held.empty_order[i]), 128 * Consumers);
     }
   }
   __syncthreads();
   wait_for_predecessor();
   if (threadIdx.x < 128) {
     give_registers<tile::loader_registers>();
-    const block_work block = plan_block<tile>(p);
+    {
+      const block_work block = plan_block<tile>(p);
+      if (threadIdx.x == 0) held.block = block;
+    }
+    asm volatile("bar.sync 2, 128;" ::: "memory");
     warpgroup_loader<T, HeadSize, tile> loader{p, held, shared, {}, {}};
     if (threadIdx.x < 64)
-      loader.template run<true>(block);
+      loader.template run<true>(held.block);
     else
-      loader.template run<false>(block);
+      loader.template run<false>(held.block);
     clear_dead_tokens<T, HeadSize>(p, 128);
   } else {
     take_registers<tile::consumer_registers>();

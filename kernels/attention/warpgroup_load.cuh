@@ -26,7 +26,7 @@ struct warpgroup_loader {
     wait_barrier(shared_address(&held.empty_query[query.stage]), query.parity ^ 1);
     const int thread = threadIdx.x % 64, piece = thread % Tile::line_vectors, group = p.group;
     const std::uint32_t to = shared + Tile::queries_at + query.stage * Tile::query_bytes;
-#pragma unroll 4
+#pragma unroll 2
     for (int line = thread / Tile::line_vectors; line < Tile::query_rows; line += 64 / Tile::line_vectors) {
       const bool there = line < s.lines;
       const int packed = s.first_line + (there ? line : 0), j = packed / group;
@@ -74,17 +74,15 @@ struct warpgroup_loader {
     const auto inside = [&](int position) { return position >= span.begin && position < span.end; };
     int position = span.first_tile * Tile::kv_tokens + half * Tile::warp_tokens + lane;
     std::int32_t entry[Tile::warp_words];
-    const auto look_up = [&] {
+    const auto look_up = [&](int at) { return listed(at) ? table[at >> p.op.page_shift] : 0; };
 #pragma unroll
-      for (int word = 0; word < Tile::warp_words; ++word)
-        entry[word] = listed(position + word * 32) ? table[(position + word * 32) >> p.op.page_shift] : 0;
-    };
-    look_up();
+    for (int word = 0; word < Tile::warp_words; ++word) entry[word] = look_up(position + word * 32);
     std::int32_t bad = 0;  // an entry that is no page; 0 is one
 #pragma unroll 1
-    for (int tile = span.first_tile; tile < span.last_tile; ++tile) {
-      const T* from[Tile::warp_words];  // null where there is nothing
-      std::uint32_t bits[Tile::warp_words];
+    for (int tile = span.first_tile; tile < span.last_tile; ++tile, position += Tile::kv_tokens) {
+      const std::uint32_t full = shared_address((Keys ? held.full_keys : held.full_values) + ring.stage);
+      wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage), ring.parity ^ 1);
+      const std::uint32_t stage = to + ring.stage * Tile::kv_bytes + half * Tile::warp_tokens * 128;
 #pragma unroll
       for (int word = 0; word < Tile::warp_words; ++word) {
         const int at = position + word * 32;
@@ -94,36 +92,28 @@ struct warpgroup_loader {
           bad = entry[word];
         }
         const int in_page = at & ((1 << p.op.page_shift) - 1);
-        from[word] = !there       ? nullptr
-                     : listed(at) ? cached + entry[word] * cache.page_stride + in_page * cache.token_stride
-                                  : beside(at);
-        bits[word] = __ballot_sync(~0u, there);
-      }
-      position += Tile::kv_tokens;
-      if (tile + 1 < span.last_tile) look_up();
-      std::uint64_t* const full = Keys ? held.full_keys : held.full_values;
-      std::uint64_t* const empty = Keys ? held.empty_keys : held.empty_values;
-      wait_barrier(shared_address(empty + ring.stage), ring.parity ^ 1);
-      const std::uint32_t stage = to + ring.stage * Tile::kv_bytes + half * Tile::warp_tokens * 128;
-#pragma unroll
-      for (int word = 0; word < Tile::warp_words; ++word)
+        const T* const from =
+            !there       ? nullptr
+            : listed(at) ? cached + entry[word] * cache.page_stride + in_page * cache.token_stride
+                         : beside(at);
+        if (Keys) {
+          const std::uint32_t bits = __ballot_sync(~0u, there);
+          if (lane == 0) held.live[ring.stage][half * Tile::warp_words + word] = bits;
+        }
+        entry[word] = look_up(at + Tile::kv_tokens);
 #pragma unroll 4
         for (int pass = 0; pass < 32 / pass_lines; ++pass) {
           const int token = pass * pass_lines + lane / Tile::line_vectors;
-          const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from[word]), token);
+          const auto line = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from), token);
           copy_async(stage + word * 32 * 128 + place(token, piece, Tile::kv_column_bytes),
-                     (at == 0 ? cached : reinterpret_cast<const T*>(at)) + piece * 8, at != 0);
+                     (line == 0 ? cached : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
         }
-      arrive_after_copies(shared_address(full + ring.stage));
-      if (Keys && lane == 0) {
-#pragma unroll
-        for (int word = 0; word < Tile::warp_words; ++word)
-          held.live[ring.stage][half * Tile::warp_words + word] = bits[word];
-        arrive(shared_address(full + ring.stage));
       }
+      arrive_after_copies(full);
+      if (Keys && lane == 0) arrive(full);
       ring.advance();
     }
-    if (Keys && bad != 0) report_fault(p.op.faults, s.row, row_status::slot_out_of_range, bad);
+    if (Keys && bad != 0) report_fault(p, s.row, row_status::slot_out_of_range, bad);
   }
 
   /// All of the block's segments, in order.

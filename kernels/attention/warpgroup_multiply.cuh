@@ -334,7 +334,7 @@ struct warpgroup_attention {
       if (now.s.lines == 0) return;
       multiply(now.work, now.s, now.span);
       finish(now.work, now.s);
-      free(held.empty_order[order.stage]);
+      arrive(shared_address(&held.empty_order[order.stage]));
       order.advance();
     }
   }

@@ -35,8 +35,11 @@ struct warpgroup_tile {
 #else
   static constexpr int occupancy = Consumers == 1 ? 2 : 1;
 #endif
-  static constexpr int loader_registers = 80;
+  static constexpr int loader_registers = Consumers == 1 ? 80 : 72;
   static constexpr int consumer_registers = Consumers == 1 ? 176 : 216;
+  // what the warps give is all that they may take
+  static_assert(128 * (loader_registers + Consumers * consumer_registers) <=
+                65536 / occupancy / threads / 8 * 8 * threads);
   static constexpr int orders = 2;
   static constexpr int line_vectors = HeadSize / 8;  // 16-byte pieces of a line
   static constexpr int columns = HeadSize / 64;      // 128-byte columns of a line
@@ -71,6 +74,7 @@ struct warpgroup_held {
   std::uint64_t full_query[Tile::query_stages], empty_query[Tile::query_stages];
   std::uint64_t full_order[Tile::orders], empty_order[Tile::orders];
   segment_order orders[Tile::orders];
+  block_work block;
   std::uint32_t live[Tile::key_stages][Tile::words];  // tokens of a stage that are there, a bit each
   std::int32_t arrivals;
 };
