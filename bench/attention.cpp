@@ -147,6 +147,7 @@ class attention_bench {
            {"min_tiles", v.options.min_tiles},
            {"oversubscribe", v.options.oversubscribe},
            {"consumers", v.options.consumers},
+           {"warps", v.options.warps},
            {"nodes", v.nodes}},
           result, bytes, "plain read of the same bytes", read.median);
     }
@@ -197,38 +198,35 @@ void run_cases(attention_bench& b, const std::string& only) {
     return only.empty() || std::string(name).find(only) != std::string::npos;
   };
   const auto min_tiles = [](int tiles) { return variant{.options = {.min_tiles = tiles}}; };
-  const auto waves = [](int count) { return variant{.options = {.oversubscribe = count}}; };
+  const auto warps = [](int tiles) { return variant{.options = {.min_tiles = tiles, .warps = 8}}; };
   const auto consumers = [](int count) { return variant{.options = {.consumers = count}}; };
   if (wanted("decode 64x8192"))
     b.run("decode 64x8192", std::vector<row>(64, {1, 8192}),
           {{},
-           consumers(1),
-           waves(2),
-           waves(4),
+           warps(8),
            {.page_size = 1},
            {.page_size = 64},
            {.name = "invariant", .batch_invariant = true},
            {.name = "wide", .width = 16384},
            {.name = "wide", .width = 1 << 20}});
   if (wanted("decode 1x131072"))
-    b.run("decode 1x131072", {{1, 131072}},
-          {{}, consumers(1), {.name = "invariant", .batch_invariant = true}});
+    b.run("decode 1x131072", {{1, 131072}}, {{}, warps(2), {.name = "invariant", .batch_invariant = true}});
   if (wanted("decode ragged")) {
     std::vector<row> rows;
     for (const int length : {128, 32768, 1000, 20000, 512, 30000, 4096, 25000, 8192, 300, 32768, 16384, 28000,
                              2048, 24000, 24806})
       rows.push_back({1, length});
-    b.run("decode ragged", rows, {{}, consumers(1), {.name = "invariant", .batch_invariant = true}});
+    b.run("decode ragged", rows, {{}, warps(2), {.name = "invariant", .batch_invariant = true}});
   }
   if (wanted("decode 8x1024"))
     b.run("decode 8x1024", std::vector<row>(8, {1, 1024}),
           {{},
-           consumers(1),
            min_tiles(3),
-           {.options = {.min_tiles = 3, .consumers = 1}},
-           {.options = {.min_tiles = 8, .consumers = 1}},
+           warps(2),
+           warps(4),
+           warps(8),
            {.nodes = 16},
-           {.nodes = 16, .options = {.consumers = 1}},
+           {.nodes = 16, .options = {.min_tiles = 8, .warps = 8}},
            {.name = "invariant", .batch_invariant = true}});
   if (wanted("verify 16x8192"))
     b.run("verify 16x8192", std::vector<row>(16, {8, 8192}),

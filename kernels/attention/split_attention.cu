@@ -6,7 +6,7 @@
 namespace stepgraph::detail {
 
 template <class T, int HeadSize>
-void launch_split(stream_ref at, const split_params& p, int query_warps);
+void launch_split(stream_ref at, const split_params& p, int query_warps, int warps);
 
 template <class T, int HeadSize>
 void launch_warpgroup(stream_ref at, const split_params& p, int consumers);
@@ -16,7 +16,7 @@ namespace {
 template <class T, int HeadSize>
 void launch_planned(stream_ref at, const split_params& p, const split_plan& plan) {
   if (plan.consumers > 0) return launch_warpgroup<T, HeadSize>(at, p, plan.consumers);
-  launch_split<T, HeadSize>(at, p, plan.query_warps);
+  launch_split<T, HeadSize>(at, p, plan.query_warps, plan.warps);
 }
 
 }  // namespace

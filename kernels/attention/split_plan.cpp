@@ -25,19 +25,16 @@ split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attentio
   const std::int64_t packed = (std::int64_t{p.tokens} + p.rows - 1) / std::max(p.rows, 1) * group;
   // a row's usual queries fill the tile; any number of them is right, rows with more take several tiles
   plan.query_warps = p.batch_invariant ? split_invariant_warps : packed <= 16 ? 1 : packed <= 32 ? 2 : 4;
+  if (plan.query_warps == 1) plan.warps = options.warps;
   plan.consumers = choose_consumers(warpgroups, p, packed, options);
   const std::int64_t tile_rows = plan.consumers > 0 ? 64 * plan.consumers : 16 * plan.query_warps;
-#ifdef TRY_ONE
-  const int resident =
-      multiprocessors * (plan.consumers > 0 ? 1 : split_occupancy(p.head_size, plan.query_warps));
-#else
   const int resident =
       multiprocessors *
-      (plan.consumers > 0 ? 3 - plan.consumers : split_occupancy(p.head_size, plan.query_warps));
-#endif
+      (plan.consumers > 0 ? 3 - plan.consumers : split_occupancy(p.head_size, plan.query_warps, plan.warps));
   plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
   plan.min_tiles = options.min_tiles;
   const std::int64_t own = p.step_kv.keys ? p.tokens : 0;
+  constexpr int split_kv_tokens = 64;  // of the shortest KV tile
   const std::int64_t tiles = ((p.page_columns << p.page_shift) + own + split_kv_tokens - 1) / split_kv_tokens;
   STEPGRAPH_EXPECTS((p.rows + p.tokens * group / tile_rows) * tiles < std::int64_t{1} << 31 &&
                         tiles * split_kv_tokens * group < std::int64_t{1} << 31,

@@ -12,7 +12,7 @@ struct row_work {
   std::int32_t tokens = 0;       // E
   std::int32_t length = 0;       // in the cache, new tokens included
   std::int32_t query_tiles = 0;
-  std::int32_t cost = 0;   // KV tiles of all its query tiles, for each KV head
+  std::int32_t cost = 0;   // KV tiles of all its query tiles, with their overhead, for each KV head
   std::int32_t tiles = 0;  // of its only query tile, or with a window of each; one where nothing is seen
 
   __device__ std::int32_t base() const { return length - tokens; }
@@ -57,15 +57,15 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
   work.query_tiles = (work.tokens * p.group + Tile::query_rows - 1) / Tile::query_rows;
   const int all_tiles = (work.length + Tile::kv_tokens - 1) / Tile::kv_tokens;
   if (work.query_tiles <= 1) {
-    work.tiles = max(1, all_tiles - first_kv_tile<Tile>(p, work, 0));
+    work.tiles = max(1, all_tiles - first_kv_tile<Tile>(p, work, 0)) + Tile::overhead;
     work.cost = work.query_tiles * work.tiles;
   } else if (op.window > 0) {
     // what a query tile's tokens span with their windows, wherever that begins in a tile
     const int span = Tile::all_options && op.tree_mask ? 64 : Tile::query_rows / p.group + 2;
-    work.tiles = max(1, min(all_tiles, (op.window + span) / Tile::kv_tokens + 2));
+    work.tiles = max(1, min(all_tiles, (op.window + span) / Tile::kv_tokens + 2)) + Tile::overhead;
     work.cost = work.query_tiles * work.tiles;
   } else {
-    work.cost = costs_of<Tile>(p, work).before(work.query_tiles);
+    work.cost = costs_of<Tile>(p, work).before(work.query_tiles) + work.query_tiles * Tile::overhead;
   }
   return work;
 }
@@ -194,17 +194,18 @@ __device__ query_tile_place find_query_tile(const split_params& p, const row_wor
   }
   const query_tile_costs costs = costs_of<Tile>(p, work);
   if (offset > 0 && offset == last.begin + last.tiles)
-    return {last.query_tile + 1, offset, static_cast<int>(costs.of(last.query_tile + 1))};
+    return {last.query_tile + 1, offset, static_cast<int>(costs.of(last.query_tile + 1)) + Tile::overhead};
+  const auto before = [&](int i) { return static_cast<int>(costs.before(i)) + i * Tile::overhead; };
   int low = 0, high = work.query_tiles;  // the tile is in [low, high)
 #pragma unroll 1
   while (high - low > 1) {
     const int step = (high - low + 31) / 32, i = low + static_cast<int>(threadIdx.x) % 32 * step;
-    const unsigned not_after = __ballot_sync(~0u, i < high && static_cast<int>(costs.before(i)) <= offset);
+    const unsigned not_after = __ballot_sync(~0u, i < high && before(i) <= offset);
     low += (31 - __clz(not_after)) * step;
     high = min(high, low + step);
   }
-  const int begin = costs.before(low);
-  return {low, begin, static_cast<int>(costs.before(low + 1)) - begin};
+  const int begin = before(low);
+  return {low, begin, before(low + 1) - begin};
 }
 
 /// The segment that begins at tile `at` of the concatenation. Returns where the next one does;
@@ -262,8 +263,9 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
       s.gap = 2 * kv_heads * slot;
     }
   }
-  s.first_tile = first_kv_tile<Tile>(p, work, query_tile) + tile;
-  s.last_tile = s.first_tile + count;
+  const int first_tile = first_kv_tile<Tile>(p, work, query_tile) - Tile::overhead;
+  s.first_tile = first_tile + max(tile, Tile::overhead);
+  s.last_tile = first_tile + max(tile + count, Tile::overhead);
   return unit_begin + tile + count;
 }
 

@@ -81,7 +81,8 @@ struct warpgroup_loader {
 #pragma unroll 1
     for (int tile = span.first_tile; tile < span.last_tile; ++tile, position += Tile::kv_tokens) {
       const std::uint32_t full = shared_address((Keys ? held.full_keys : held.full_values) + ring.stage);
-      wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage), ring.parity ^ 1);
+      wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage),
+                   ring.parity ^ 1);
       const std::uint32_t stage = to + ring.stage * Tile::kv_bytes + half * Tile::warp_tokens * 128;
 #pragma unroll
       for (int word = 0; word < Tile::warp_words; ++word) {
@@ -92,10 +93,10 @@ struct warpgroup_loader {
           bad = entry[word];
         }
         const int in_page = at & ((1 << p.op.page_shift) - 1);
-        const T* const from =
-            !there       ? nullptr
-            : listed(at) ? cached + entry[word] * cache.page_stride + in_page * cache.token_stride
-                         : beside(at);
+        const T* const from = !there ? nullptr
+                              : listed(at)
+                                  ? cached + entry[word] * cache.page_stride + in_page * cache.token_stride
+                                  : beside(at);
         if (Keys) {
           const std::uint32_t bits = __ballot_sync(~0u, there);
           if (lane == 0) held.live[ring.stage][half * Tile::warp_words + word] = bits;

@@ -27,7 +27,7 @@ struct warpgroup_attention {
   std::uint32_t weights[Tile::kv_tokens / 16][4];
   float largest[2], sum[2];  // base-2 logits over `unit`; of this thread's columns
   float unit;
-  std::int32_t begin[2], end[2];  // positions that this thread's rows see
+  std::int32_t end[2];  // of the positions that this thread's rows see
 
   __device__ int line(int half) const {
     return warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + threadIdx.x % 32 / 4;
@@ -44,7 +44,6 @@ struct warpgroup_attention {
       sum[half] = 0;
       const int j = (s.first_line + min(line(half), s.lines - 1)) / p.group;
       end[half] = work.base() + j + 1;
-      begin[half] = p.op.window > 0 ? end[half] - p.op.window : 0;
     }
   }
 
@@ -98,7 +97,7 @@ struct warpgroup_attention {
     int from[2], to[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      from[half] = begin[half] - position - column;
+      from[half] = p.op.window > 0 ? end[half] - p.op.window - position - column : 0;
       to[half] = end[half] - position - column;
     }
 #pragma unroll
@@ -173,7 +172,7 @@ struct warpgroup_attention {
     if (span.first_tile >= span.last_tile) return;
     float factor[2];
     wait_barrier(shared_address(&held.full_query[query.stage]), query.parity);
-#ifdef TRY_PLAIN
+#ifndef TRY_OVERLAP
     if constexpr (Tile::consumers == 1) {
 #pragma unroll 1
       for (int tile = span.first_tile; tile < span.last_tile; ++tile) {
@@ -241,6 +240,21 @@ struct warpgroup_attention {
     }
   }
 
+  /// Of four lanes with four words each, the first gets the first words of all, and so on.
+  __device__ static void transpose_quad(std::uint32_t (&words)[4]) {
+    const unsigned quad = 0xfu << (threadIdx.x % 32 & 28);
+#pragma unroll
+    for (int distance = 1; distance < 4; distance *= 2) {
+      const bool upper = threadIdx.x & distance;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i & distance) continue;
+        const std::uint32_t got = __shfl_xor_sync(quad, upper ? words[i] : words[i + distance], distance);
+        (upper ? words[i] : words[i + distance]) = got;
+      }
+    }
+  }
+
   __device__ void write_rows(const row_work& work, const segment& s) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -260,11 +274,16 @@ struct warpgroup_attention {
         }
         factor = __fdividef(scale, total);
       }
-      T* const to = static_cast<T*>(p.op.output) + at * HeadSize + threadIdx.x % 4 * 2;
+      T* const to = static_cast<T*>(p.op.output) + at * HeadSize + threadIdx.x % 4 * 8;
 #pragma unroll
-      for (int n = 0; n < HeadSize / 8; ++n)
-        *reinterpret_cast<std::uint32_t*>(to + n * 8) =
-            pack<T>(weighted[n][2 * half] * factor, weighted[n][2 * half + 1] * factor);
+      for (int n = 0; n < HeadSize / 8; n += 4) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          words[i] = pack<T>(weighted[n + i][2 * half] * factor, weighted[n + i][2 * half + 1] * factor);
+        transpose_quad(words);
+        *reinterpret_cast<uint4*>(to + n * 8) = make_uint4(words[0], words[1], words[2], words[3]);
+      }
       if (p.op.log_sum_exp && threadIdx.x % 4 == 0)
         p.op.log_sum_exp[at] = sees ? (reference + log2f(total)) * ln_2 : -INFINITY;
     }
@@ -296,12 +315,10 @@ struct warpgroup_attention {
     settle();
     if (s.parts == 1) return write_rows(work, s);
     leave_part(s);
-    // one thread's fence covers what the barrier ordered before it
+    // one thread's release covers what the barrier ordered before it
     synchronize();
     if (threadIdx.x == 128) {
-      __threadfence();
-      held.arrivals = atomicAdd(p.counters + s.counter, 1);
-      __threadfence();
+      held.arrivals = count_arrival(p.counters + s.counter);
     }
     synchronize();
     if (held.arrivals != s.parts - 1) return;
@@ -334,7 +351,7 @@ struct warpgroup_attention {
       if (now.s.lines == 0) return;
       multiply(now.work, now.s, now.span);
       finish(now.work, now.s);
-      arrive(shared_address(&held.empty_order[order.stage]));
+      free(held.empty_order[order.stage]);
       order.advance();
     }
   }

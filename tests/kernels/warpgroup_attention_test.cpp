@@ -23,8 +23,9 @@ bool has_warpgroups() {
 /// A batch whose launches are planned with given options.
 template <class T>
 struct planned_batch {
-  planned_batch(stream_ref at, const ragged_shape& shape, int consumers, std::uint64_t seed)
-      : options{.consumers = consumers},
+  planned_batch(stream_ref at, const ragged_shape& shape, const detail::split_options& planned,
+                std::uint64_t seed)
+      : options(planned),
         batch(at, shape, seed),
         workspace(at,
                   detail::plan_split(at.where().multiprocessors(), true, batch.bare_params(), options)
@@ -43,10 +44,15 @@ struct planned_batch {
   device_vector<std::uint8_t> workspace;
 };
 
+/// One and two multiplying warpgroups, and blocks of eight warps.
+const detail::split_options all_options[] = {
+    {.consumers = 1}, {.consumers = 2}, {.min_tiles = 2, .warps = 8, .consumers = 0}};
+
 template <class T>
-void compare(const ragged_shape& s, const std::vector<ragged_row>& rows, int consumers, int most) {
+void compare(const ragged_shape& s, const std::vector<ragged_row>& rows, const detail::split_options& options,
+             int most) {
   const stream at(test_device());
-  planned_batch<T> planned(at, s, consumers, test_seed());
+  planned_batch<T> planned(at, s, options, test_seed());
   planned.batch.set(rows);
   planned.enqueue(at);
   REQUIRE(planned.batch.check(tolerance_of<T>, most) == "");
@@ -63,13 +69,13 @@ void compare_all(ragged_shape s, const std::vector<ragged_row>& rows, int most =
   }
   s.rows = std::max<int>(s.rows, static_cast<int>(rows.size()));
   s.tokens = std::max(s.tokens, tokens);
-  for (const int consumers : {1, 2})
+  for (const detail::split_options& options : all_options)
     for (const int head_size : {64, 128}) {
-      CAPTURE(consumers);
+      CAPTURE(options.consumers);
       CAPTURE(head_size);
       s.head_size = head_size;
-      compare<f16>(s, rows, consumers, most);
-      compare<bf16>(s, rows, consumers, most);
+      compare<f16>(s, rows, options, most);
+      compare<bf16>(s, rows, options, most);
     }
 }
 
@@ -138,10 +144,10 @@ TEST_CASE_TEMPLATE("warpgroup attention: frozen-plan, pdl-race: one capture, rep
                    f16, bf16) {
   if (!has_warpgroups()) return;
   const stream at(test_device());
-  for (const int consumers : {1, 2}) {
+  for (const detail::split_options& options : all_options) {
     planned_batch<T> planned(
         at, {.rows = 5, .tokens = 200, .heads = 8, .kv_heads = 2, .head_size = 128, .longest = 3000},
-        consumers, test_seed());
+        options, test_seed());
     planned.batch.set({});
     const graph_exec exec = capture(at, [&](stream_ref s) {
                               for (int i = 0; i < test_rounds(6); ++i) planned.enqueue(s);
@@ -185,13 +191,13 @@ TEST_CASE("warpgroup attention: wrap-32: a page stride past 2^31 bytes reaches t
                  .page_shift = 6,
                  .longest = 100,
                  .page_gap = std::int64_t{1} << 20},
-                {{80, 100}}, 2, 60);
+                {{80, 100}}, all_options[1], 60);
 }
 
 TEST_CASE("warpgroup attention: a page that is no page is not followed, and its row is reported") {
   if (!has_warpgroups()) return;
   const stream at(test_device());
-  planned_batch<bf16> planned(at, {.rows = 1, .tokens = 40, .longest = 100}, 2, test_seed());
+  planned_batch<bf16> planned(at, {.rows = 1, .tokens = 40, .longest = 100}, all_options[1], test_seed());
   planned.batch.set({{40, 40}});
   paged_attention_params params = planned.batch.params();
   const device_vector<std::int32_t> table(at, {1, -1, 0x7f7f7f7f}), taken(at, 1, 0), status(at, 2, 0);
