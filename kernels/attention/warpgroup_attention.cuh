@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(warpgroup_tile<HeadSize, Consumers>::threads,
     }
     for (int i = 0; i < tile::orders; ++i) {
       init_barrier(shared_address(&held.full_order[i]), 1);
-      init_barrier(shared_address(&held.empty_order[i]), 4 * Consumers);
+      init_barrier(shared_address(&held.empty_order[i]), 128 * Consumers);
     }
   }
   __syncthreads();

@@ -53,17 +53,10 @@ struct warpgroup_attention {
     if (threadIdx.x % 32 == 0) arrive(shared_address(&barrier));
   }
 
-  __device__ void free_values() {
-    free(held.empty_values[value_ring.stage]);
-    value_ring.advance();
-  }
-
   /// Starts scores = queries . keys of the next tile.
   __device__ void start_scores() {
     wait_barrier(shared_address(&held.full_keys[key_ring.stage]), key_ring.parity);
-#ifndef TRY_NO_FENCE
     fence_for_products();
-#endif
     const shared_matrix queries(
         shared + Tile::queries_at + query.stage * Tile::query_bytes + warpgroup * 64 * 128, 16);
     const shared_matrix keys(shared + Tile::keys_at + key_ring.stage * Tile::kv_bytes, 16);
@@ -78,9 +71,7 @@ struct warpgroup_attention {
   /// Starts weighted += weights . values of the tile that the weights are of.
   __device__ void start_values() {
     wait_barrier(shared_address(&held.full_values[value_ring.stage]), value_ring.parity);
-#ifndef TRY_NO_FENCE
     fence_for_products();
-#endif
     const shared_matrix values(shared + Tile::values_at + value_ring.stage * Tile::kv_bytes,
                                Tile::kv_column_bytes);
     pin(weighted);
@@ -117,7 +108,7 @@ struct warpgroup_attention {
     std::uint32_t all = ~0u;
 #pragma unroll
     for (int word = 0; word < Tile::words; ++word) {
-      live[word] = held.live[key_ring.stage][word];
+      live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage][word] : 0, 0);
       all &= live[word];
     }
     free(held.empty_keys[key_ring.stage]);
@@ -165,36 +156,43 @@ struct warpgroup_attention {
             pack<T>(scores[2 * step + e / 2][e % 2 * 2], scores[2 * step + e / 2][e % 2 * 2 + 1]);
   }
 
+  __device__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (auto& each : weighted)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) each[e] *= factor[e / 2];
+  }
+
+  __device__ void wait_values() {
+    wait_products<0>();
+    pin(weighted);
+    free(held.empty_values[value_ring.stage]);
+    value_ring.advance();
+  }
+
+  /// All KV tiles of a segment, one after another: where memory is the limit, no stage is held longer than its
+  /// own products take.
+  __device__ void multiply_in_turn(const segment_span& span) {
+    float factor[2];
+#pragma unroll 1
+    for (int tile = span.first_tile; tile < span.last_tile; ++tile) {
+      start_scores();
+      wait_products<0>();
+      pin(scores);
+      softmax(span, tile, factor);
+      rescale(factor);
+      pack_weights();
+      start_values();
+      wait_values();
+    }
+    free(held.empty_query[query.stage]);
+    query.advance();
+  }
+
   /// All KV tiles of a segment. The scores of a tile are on their way while the values of the one before are,
   /// and its softmax runs beside the latter.
-  __device__ void multiply(const row_work& work, const segment& s, const segment_span span) {
-    start(work, s);
-    if (span.first_tile >= span.last_tile) return;
+  __device__ void multiply_overlapped(const segment_span& span) {
     float factor[2];
-    wait_barrier(shared_address(&held.full_query[query.stage]), query.parity);
-#ifndef TRY_OVERLAP
-    if constexpr (Tile::consumers == 1) {
-#pragma unroll 1
-      for (int tile = span.first_tile; tile < span.last_tile; ++tile) {
-        start_scores();
-        wait_products<0>();
-        pin(scores);
-        softmax(span, tile, factor);
-#pragma unroll
-        for (auto& each : weighted)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) each[e] *= factor[e / 2];
-        pack_weights();
-        start_values();
-        wait_products<0>();
-        pin(weighted);
-        free_values();
-      }
-      free(held.empty_query[query.stage]);
-      query.advance();
-      return;
-    }
-#endif
     start_scores();
     wait_products<0>();
     pin(scores);
@@ -202,32 +200,29 @@ struct warpgroup_attention {
     pack_weights();
 #pragma unroll 1
     for (int tile = span.first_tile + 1; tile < span.last_tile; ++tile) {
-#ifdef TRY_PING_PONG
-      if (Tile::consumers == 2) asm volatile("bar.sync %0, 256;" ::"r"(2 + warpgroup) : "memory");
-#endif
       start_scores();
       start_values();
-#ifdef TRY_PING_PONG
-      if (Tile::consumers == 2) asm volatile("bar.arrive %0, 256;" ::"r"(3 - warpgroup) : "memory");
-#endif
       wait_products<1>();
       pin(scores);
       softmax(span, tile, factor);
-      wait_products<0>();
-      pin(weighted);
-      free_values();
-#pragma unroll
-      for (auto& each : weighted)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) each[e] *= factor[e / 2];
+      wait_values();
+      rescale(factor);
       pack_weights();
     }
     free(held.empty_query[query.stage]);
     query.advance();
     start_values();
-    wait_products<0>();
-    pin(weighted);
-    free_values();
+    wait_values();
+  }
+
+  __device__ void multiply(const row_work& work, const segment& s, const segment_span span) {
+    start(work, s);
+    if (span.first_tile >= span.last_tile) return;
+    wait_barrier(shared_address(&held.full_query[query.stage]), query.parity);
+    if constexpr (Tile::consumers == 1)
+      multiply_in_turn(span);
+    else
+      multiply_overlapped(span);
   }
 
   /// Makes each row's sum and largest logit (base 2) the whole row's, in all lanes that hold it.
@@ -342,16 +337,15 @@ struct warpgroup_attention {
   /// All that the loading warpgroup orders.
   __device__ void run() {
     ring_place<Tile::orders> order;
-#ifdef TRY_PING_PONG
-    if (Tile::consumers == 2 && warpgroup == 1) asm volatile("bar.arrive 2, 256;" ::: "memory");
-#endif
     while (true) {
       wait_barrier(shared_address(&held.full_order[order.stage]), order.parity);
       const segment_order& now = held.orders[order.stage];
       if (now.s.lines == 0) return;
       multiply(now.work, now.s, now.span);
       finish(now.work, now.s);
-      free(held.empty_order[order.stage]);
+      // note: every thread has read the order, so every thread says so
+      __syncwarp();
+      arrive(shared_address(&held.empty_order[order.stage]));
       order.advance();
     }
   }

@@ -4,10 +4,6 @@
 
 #include "kernels/attention/split_plan.cuh"
 
-#ifndef TRY_OVERHEAD
-#define TRY_OVERHEAD 1
-#endif
-
 namespace stepgraph::detail {
 
 /// Constants of one instantiation of the warpgroup kernel: one warpgroup loads, `Consumers` multiply, 64 packed
@@ -17,20 +13,13 @@ template <int HeadSize, int Consumers>
 struct warpgroup_tile {
   static constexpr bool all_options = false;  // no trees, no batch-invariant splits
   static constexpr int consumers = Consumers;
-  static constexpr int overhead =
-      Consumers == 2 ? TRY_OVERHEAD : 0;  // KV tiles that a query tile costs beside its own
+  static constexpr int overhead = Consumers == 2 ? 1 : 0;  // KV tiles that a query tile costs beside its own
   static constexpr int query_rows = 64 * Consumers;
   static constexpr int kv_tokens = Consumers == 1 ? 64 : 128;
   // note: a stage of values is held until its products are over, a stage of keys only until the scores are
-#ifdef TRY_DEEP
-  static constexpr int key_stages = 3;
-  static constexpr int value_stages = 3;
-  static constexpr int query_stages = 1;
-#else
   static constexpr int key_stages = Consumers == 1 ? 3 : 2;
   static constexpr int value_stages = 3;
   static constexpr int query_stages = Consumers == 1 ? 1 : 2;
-#endif
   static constexpr int threads = 128 * (1 + Consumers);
   static constexpr int occupancy = Consumers == 1 ? 2 : 1;
   static constexpr int loader_registers = Consumers == 1 ? 80 : 72;
