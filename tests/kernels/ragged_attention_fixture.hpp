@@ -190,6 +190,9 @@ class ragged_batch {
     lse_.set(std::vector<float>(lse_.size(), nan));
   }
 
+  /// The page that holds a row's tokens from `index` pages on.
+  std::int32_t page(int row, std::int64_t index) const { return table_[row * columns_ + index]; }
+
   std::vector<T> output() const { return output_.get(); }
   std::vector<float> log_sum_exp() const { return lse_.get(); }
 
