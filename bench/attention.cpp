@@ -198,7 +198,7 @@ void run_cases(attention_bench& b, const std::string& only) {
     return only.empty() || std::string(name).find(only) != std::string::npos;
   };
   const auto min_tiles = [](int tiles) { return variant{.options = {.min_tiles = tiles}}; };
-  const auto warps = [](int tiles) { return variant{.options = {.min_tiles = tiles, .warps = 8}}; };
+  const auto warps = [](int tiles) { return variant{.options = {.min_tiles = 2 * tiles, .warps = 8}}; };
   const auto consumers = [](int count) { return variant{.options = {.consumers = count}}; };
   if (wanted("decode 64x8192"))
     b.run("decode 64x8192", std::vector<row>(64, {1, 8192}),
@@ -210,7 +210,7 @@ void run_cases(attention_bench& b, const std::string& only) {
            {.name = "wide", .width = 16384},
            {.name = "wide", .width = 1 << 20}});
   if (wanted("decode 1x131072"))
-    b.run("decode 1x131072", {{1, 131072}}, {{}, warps(2), {.name = "invariant", .batch_invariant = true}});
+    b.run("decode 1x131072", {{1, 131072}}, {{}, {.name = "invariant", .batch_invariant = true}});
   if (wanted("decode ragged")) {
     std::vector<row> rows;
     for (const int length : {128, 32768, 1000, 20000, 512, 30000, 4096, 25000, 8192, 300, 32768, 16384, 28000,

@@ -25,14 +25,15 @@ split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attentio
   const std::int64_t packed = (std::int64_t{p.tokens} + p.rows - 1) / std::max(p.rows, 1) * group;
   // a row's usual queries fill the tile; any number of them is right, rows with more take several tiles
   plan.query_warps = p.batch_invariant ? split_invariant_warps : packed <= 16 ? 1 : packed <= 32 ? 2 : 4;
-  if (plan.query_warps == 1) plan.warps = options.warps;
+  // a single row is cut least by one block of eight warps a multiprocessor
+  if (plan.query_warps == 1) plan.warps = p.rows == 1 ? 8 : options.warps;
   plan.consumers = choose_consumers(warpgroups, p, packed, options);
   const std::int64_t tile_rows = plan.consumers > 0 ? 64 * plan.consumers : 16 * plan.query_warps;
   const int resident =
       multiprocessors *
       (plan.consumers > 0 ? 3 - plan.consumers : split_occupancy(p.head_size, plan.query_warps, plan.warps));
   plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
-  plan.min_tiles = options.min_tiles;
+  plan.min_tiles = std::max(options.min_tiles * 4 / plan.warps, 1);  // of 16 tokens a warp
   const std::int64_t own = p.step_kv.keys ? p.tokens : 0;
   constexpr int split_kv_tokens = 64;  // of the shortest KV tile
   const std::int64_t tiles = ((p.page_columns << p.page_shift) + own + split_kv_tokens - 1) / split_kv_tokens;
