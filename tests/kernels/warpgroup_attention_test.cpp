@@ -71,6 +71,8 @@ void compare_all(ragged_shape s, const std::vector<ragged_row>& rows, int most =
   s.tokens = std::max(s.tokens, tokens);
   for (const detail::split_options& options : all_options)
     for (const int head_size : {64, 128}) {
+      // long rows take the oracle long
+      if (s.longest > 2000 && options.consumers != 2) continue;
       CAPTURE(options.consumers);
       CAPTURE(head_size);
       s.head_size = head_size;
