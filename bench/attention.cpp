@@ -55,7 +55,8 @@ class attention_bench {
         report_(to),
         keys_(device_memory(at.where()), pool_tokens * token_elements * 2),
         values_(device_memory(at.where()), pool_tokens * token_elements * 2),
-        sink_(at, 1, 0) {
+        sink_(at, 1, 0),
+        warpgroups_(detail::has_warpgroup_products(at.where())) {
     bench::fill_random(at, keys_.data(), pool_tokens * token_elements, 1);
     bench::fill_random(at, values_.data(), pool_tokens * token_elements, 2);
   }
@@ -124,7 +125,7 @@ class attention_bench {
                                .cache_seqlens = d_lengths.data(),
                                .tree_mask = v.tree ? d_mask.data() : nullptr,
                                .batch_invariant = v.batch_invariant};
-      const auto plan = detail::plan_split(at_.where().multiprocessors(), p, v.options);
+      const auto plan = detail::plan_split(at_.where().multiprocessors(), warpgroups_, p, v.options);
       const device_vector<std::uint8_t> workspace(at_, plan.workspace_bytes, 0);
       p.workspace = workspace.data();
       p.workspace_bytes = plan.workspace_bytes;
@@ -145,6 +146,8 @@ class attention_bench {
            {"width", columns * v.page_size},
            {"min_tiles", v.options.min_tiles},
            {"oversubscribe", v.options.oversubscribe},
+           {"consumers", v.options.consumers},
+           {"warps", v.options.warps},
            {"nodes", v.nodes}},
           result, bytes, "plain read of the same bytes", read.median);
     }
@@ -187,6 +190,7 @@ class attention_bench {
   bench::report& report_;
   buffer keys_, values_;
   device_vector<std::uint32_t> sink_;
+  bool warpgroups_;
 };
 
 void run_cases(attention_bench& b, const std::string& only) {
@@ -194,55 +198,53 @@ void run_cases(attention_bench& b, const std::string& only) {
     return only.empty() || std::string(name).find(only) != std::string::npos;
   };
   const auto min_tiles = [](int tiles) { return variant{.options = {.min_tiles = tiles}}; };
-  const auto waves = [](int count) { return variant{.options = {.oversubscribe = count}}; };
+  const auto warps = [](int tiles) { return variant{.options = {.min_tiles = 2 * tiles, .warps = 8}}; };
+  const auto consumers = [](int count) { return variant{.options = {.consumers = count}}; };
   if (wanted("decode 64x8192"))
     b.run("decode 64x8192", std::vector<row>(64, {1, 8192}),
           {{},
-           waves(2),
-           waves(4),
+           warps(8),
            {.page_size = 1},
            {.page_size = 64},
            {.name = "invariant", .batch_invariant = true},
            {.name = "wide", .width = 16384},
            {.name = "wide", .width = 1 << 20}});
   if (wanted("decode 1x131072"))
-    b.run("decode 1x131072", {{1, 131072}},
-          {{}, waves(2), waves(4), {.name = "invariant", .batch_invariant = true}});
+    b.run("decode 1x131072", {{1, 131072}}, {{}, {.name = "invariant", .batch_invariant = true}});
   if (wanted("decode ragged")) {
     std::vector<row> rows;
     for (const int length : {128, 32768, 1000, 20000, 512, 30000, 4096, 25000, 8192, 300, 32768, 16384, 28000,
                              2048, 24000, 24806})
       rows.push_back({1, length});
-    b.run("decode ragged", rows, {{}, waves(2), waves(4), {.name = "invariant", .batch_invariant = true}});
+    b.run("decode ragged", rows, {{}, warps(2), {.name = "invariant", .batch_invariant = true}});
   }
   if (wanted("decode 8x1024"))
     b.run("decode 8x1024", std::vector<row>(8, {1, 1024}),
           {{},
-           min_tiles(1),
-           min_tiles(2),
            min_tiles(3),
-           min_tiles(6),
-           min_tiles(8),
-           min_tiles(16),
-           waves(2),
+           warps(2),
+           warps(4),
+           warps(8),
            {.nodes = 16},
+           {.nodes = 16, .options = {.min_tiles = 8, .warps = 8}},
            {.name = "invariant", .batch_invariant = true}});
   if (wanted("verify 16x8192"))
     b.run("verify 16x8192", std::vector<row>(16, {8, 8192}),
           {{},
+           consumers(1),
+           consumers(2),
            {.name = "tree", .tree = true},
-           waves(2),
-           waves(4),
            {.name = "invariant", .batch_invariant = true}});
-  if (wanted("verify 16x16x8192")) b.run("verify 16x16x8192", std::vector<row>(16, {16, 8192}), {{}});
+  if (wanted("verify 16x16x8192"))
+    b.run("verify 16x16x8192", std::vector<row>(16, {16, 8192}), {{}, consumers(1), consumers(2)});
   if (wanted("draft-extend")) {
     std::vector<row> rows;
     for (int r = 0; r < 16; ++r) rows.push_back({r * 5 % 8 + 1, 8192});
-    b.run("draft-extend", rows, {{}, waves(2)});
+    b.run("draft-extend", rows, {{}, consumers(1)});
   }
   // prompt chunks: operations count rather than bytes
   const auto extend = [&](const char* name, const std::vector<row>& rows) {
-    if (wanted(name)) b.run(name, rows, {{}});
+    if (wanted(name)) b.run(name, rows, {consumers(0), consumers(1), consumers(2)});
   };
   extend("extend 4x2048", std::vector<row>(4, {2048, 2048}));
   std::vector<row> uneven(8, {64, 2048 + 64});

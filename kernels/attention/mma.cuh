@@ -93,6 +93,13 @@ __device__ __forceinline__ std::uint32_t pack<f16>(float first, float second) {
   return packed;
 }
 
+/// Adds one to a counter after everything that this thread knows of was written, and before it reads anything.
+__device__ __forceinline__ std::int32_t count_arrival(std::int32_t* counter) {
+  std::int32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+
 /// 2^x to two units in the last place; 0 for minus infinity.
 __device__ __forceinline__ float exp2_fast(float x) {
   float result;

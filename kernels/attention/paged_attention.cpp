@@ -19,9 +19,9 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
                     " KV heads do not divide ", p.heads, " query heads");
   STEPGRAPH_EXPECTS(p.page_shift >= 0 && p.page_shift <= 10, op,
                     ": the page size must be a power of two from 1 to 1024, got 2^", p.page_shift);
-  STEPGRAPH_EXPECTS(p.page_columns > 0 && (p.page_table_stride >= p.page_columns || p.rows == 1), op,
-                    ": page_table_stride ", p.page_table_stride, " is less than page_columns ",
-                    p.page_columns);
+  STEPGRAPH_EXPECTS(
+      p.page_columns > 0 && (p.page_table_stride >= p.page_columns || p.rows == 1 || p.page_indptr.data), op,
+      ": page_table_stride ", p.page_table_stride, " is less than page_columns ", p.page_columns);
   const std::int64_t vector = p.type == element_type::f32 ? 4 : 8;  // elements in 16 bytes
   STEPGRAPH_EXPECTS(p.cache.page_stride % vector == 0 && p.cache.token_stride % vector == 0 &&
                         p.cache.head_stride % vector == 0,
@@ -31,6 +31,14 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
   STEPGRAPH_EXPECTS(!p.tree_mask || p.cu_seqlens_q, op, ": tree_mask needs cu_seqlens_q");
   STEPGRAPH_EXPECTS(!p.tree_mask || (p.tree_tokens >= 1 && p.tree_tokens <= 64), op, ": a tree of ",
                     p.tree_tokens, " tokens is not supported, only 1 to 64");
+  STEPGRAPH_EXPECTS(!p.page_indptr.data || p.page_entries >= 0, op,
+                    ": page_entries must not be negative, got ", p.page_entries);
+  STEPGRAPH_EXPECTS(!p.step_kv.keys == !p.step_kv.values, op,
+                    ": step_kv needs both keys and values, or neither");
+  STEPGRAPH_EXPECTS(!p.step_kv.keys || p.cu_seqlens_q, op, ": step_kv needs cu_seqlens_q");
+  STEPGRAPH_EXPECTS(p.step_kv.token_stride % vector == 0 && p.step_kv.head_stride % vector == 0, op,
+                    ": step_kv strides ", p.step_kv.token_stride, ", ", p.step_kv.head_stride,
+                    " must be multiples of ", vector, " elements");
   if (at.is_host()) return enqueue_host(at, op, [p] { detail::paged_attention_host(p); });
 #if STEPGRAPH_CUDA
   const std::size_t needed = paged_attention_workspace_bytes(at.where(), p);
@@ -46,7 +54,12 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
 
 std::size_t paged_attention_workspace_bytes(device where, const paged_attention_params& p) {
   if (where.is_host() || p.type == element_type::f32) return 0;
-  return detail::plan_split(where.multiprocessors(), p, {}).workspace_bytes;
+#if STEPGRAPH_CUDA
+  return detail::plan_split(where.multiprocessors(), detail::has_warpgroup_products(where), p, {})
+      .workspace_bytes;
+#else
+  return 0;
+#endif
 }
 
 }  // namespace stepgraph

@@ -2,6 +2,7 @@
 #include <cfloat>
 
 #include "kernels/attention/paged_attention_host.hpp"
+#include "kernels/attention/row_pages.hpp"
 #include "kernels/attention/token_view.hpp"
 #include "kernels/launch.cuh"
 
@@ -40,11 +41,14 @@ __global__ void __launch_bounds__(threads)
   const std::int64_t at = static_cast<std::int64_t>(token) * p.heads + head;
   T* const output = static_cast<T*>(p.output) + at * HeadSize;
   const int row = p.row_of[token];
-  const std::int64_t capacity = p.page_columns << p.page_shift;
+  const bool has_row = row >= 0 && row < p.rows;
+  const detail::row_pages pages = detail::row_pages::of(p, has_row ? row : 0);
+  const int j = has_row && (p.tree_mask || p.step_kv.keys) ? token - p.cu_seqlens_q[row] : 0;
+  const std::int64_t capacity = pages.capacity + (p.step_kv.keys ? j + 1 : 0);
   std::int64_t end = p.causal_length[token];
-  if (end > capacity || row < 0 || row >= p.rows) {
+  if (end > capacity || !has_row) {
     if (threadIdx.x == 0) p.faults.report(op_id::paged_attention, row, row_status::length_clamped, end);
-    end = row < 0 || row >= p.rows ? 0 : capacity;
+    end = has_row ? capacity : 0;
   }
   // dead tokens, and tokens with nothing to see
   if (end <= 0) {
@@ -58,17 +62,20 @@ __global__ void __launch_bounds__(threads)
   float query[lane_elements], weighted[lane_elements] = {};
   load(static_cast<const T*>(p.query) + at * HeadSize + lane * lane_elements, query);
   float largest = -FLT_MAX, sum = 0.0f;
-  const std::int32_t* const table = p.page_table + row * p.page_table_stride;
-  const int j = p.tree_mask ? token - p.cu_seqlens_q[row] : 0;
+  const std::int64_t own_from = p.step_kv.keys ? end - 1 - j : end;
   const detail::token_view view = detail::token_view::make(
       static_cast<std::int32_t>(end) - 1 - j, j, p.window, p.tree_mask ? p.tree_mask + token : nullptr);
   // every lane of a warp takes part in the shuffles, so all go round equally often
   for (std::int64_t first = view.begin; first < end; first += groups) {
     const std::int64_t position = first + group;
     bool seen = position < end && view.sees(static_cast<std::int32_t>(position));
+    const bool own = position >= own_from;
     std::int64_t offset = 0;
-    if (seen) {
-      const std::int64_t page = table[position >> p.page_shift];
+    if (seen && own) {
+      offset = (token - j + position - own_from) * p.step_kv.token_stride + kv_head * p.step_kv.head_stride +
+               lane * lane_elements;
+    } else if (seen) {
+      const std::int64_t page = pages.entries[position >> p.page_shift];
       if (page < 0 || (p.cache.pages > 0 && page >= p.cache.pages)) {
         if (lane == 0) p.faults.report(op_id::paged_attention, row, row_status::slot_out_of_range, page);
         seen = false;
@@ -80,8 +87,8 @@ __global__ void __launch_bounds__(threads)
     }
     float key[lane_elements] = {}, value[lane_elements] = {};
     if (seen) {
-      load(static_cast<const T*>(p.cache.keys) + offset, key);
-      load(static_cast<const T*>(p.cache.values) + offset, value);
+      load(static_cast<const T*>(own ? p.step_kv.keys : p.cache.keys) + offset, key);
+      load(static_cast<const T*>(own ? p.step_kv.values : p.cache.values) + offset, value);
     }
     float score = 0.0f;
 #pragma unroll

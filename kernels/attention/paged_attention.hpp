@@ -6,6 +6,7 @@
 #include "graphs/stream.hpp"
 #include "kernels/element_type.hpp"
 #include "kernels/guard.hpp"
+#include "kernels/row_lengths.hpp"
 
 namespace stepgraph {
 
@@ -19,8 +20,17 @@ struct kv_pages_view {
   std::int64_t pages = 0;  // of the pool; a table entry at or past it is not followed
 };
 
+/// Keys and values of a step's own tokens, packed as its queries are: [tokens, kv_heads, head_size]. Strides in
+/// elements.
+struct step_kv_view {
+  const void* keys = nullptr;  // 16-byte aligned
+  const void* values = nullptr;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
 /// Attention of packed query tokens over their rows' cached tokens, each up to its own causal length; the new
-/// tokens' keys and values are in the cache already. Serves decode (E <= 1), target-verify (a chain, or a
+/// tokens' keys and values are in the cache already, or given beside it. Serves decode (E <= 1), target-verify (a chain, or a
 /// tree by masks), draft-extend and prompt chunks alike. output[t, h] = softmax(scale * q . k) v over the
 /// positions that token t sees: [c - window, c) of row row_of[t], in a tree those before this step and its
 /// ancestors. Dead tokens and tokens with c = 0 get zeros. Nothing past a row's length is read: not the
@@ -67,6 +77,12 @@ struct paged_attention_params {
   void* workspace = nullptr;        // or null; 16-byte aligned. Zeroed once before the first use, left to the
                                     // op afterwards; shared by launches that follow each other in a stream
   std::size_t workspace_bytes = 0;  // at least what paged_attention_workspace_bytes says
+
+  index_view page_indptr{};  // [rows + 1] or null: a row's entries of page_table are [indptr[r],
+                             // indptr[r + 1]), one after another; page_columns is then the most a row has
+  std::int64_t page_entries = 0;  // with page_indptr: of page_table; what lies past them is not read
+  step_kv_view step_kv{};  // null: the step's tokens are in the cache. Else the cache and page_table are
+                           // read for the tokens before them alone; needs cu_seqlens_q
 };
 
 /// Bytes of `workspace` that `params` (pointers are not looked at) need on `where`; 0 where the plain kernel

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "graphs/thread_pool.hpp"
+#include "kernels/attention/row_pages.hpp"
 #include "kernels/attention/token_view.hpp"
 
 namespace stepgraph::detail {
@@ -33,12 +34,15 @@ template <class T, int HeadSize>
 void attend(const paged_attention_params& p, int token, int head) {
   const std::size_t at = (static_cast<std::size_t>(token) * p.heads + head);
   T* const output = static_cast<T*>(p.output) + at * HeadSize;
-  const std::int64_t capacity = p.page_columns << p.page_shift;
   const int row = p.row_of[token];
+  const bool has_row = row >= 0 && row < p.rows;
+  const row_pages pages = row_pages::of(p, has_row ? row : 0);
+  const int j = has_row && (p.tree_mask || p.step_kv.keys) ? token - p.cu_seqlens_q[row] : 0;
+  const std::int64_t capacity = pages.capacity + (p.step_kv.keys ? j + 1 : 0);
   std::int64_t end = p.causal_length[token];
-  if (end > capacity || row < 0 || row >= p.rows) {
+  if (end > capacity || !has_row) {
     p.faults.report(op_id::paged_attention, row, row_status::length_clamped, end);
-    end = row < 0 || row >= p.rows ? 0 : capacity;
+    end = has_row ? capacity : 0;
   }
   if (end <= 0) {
     if (guard_off("nan-empty")) return;
@@ -52,19 +56,26 @@ void attend(const paged_attention_params& p, int token, int head) {
     query[d] = to_float(static_cast<const T*>(p.query)[at * HeadSize + d]) * p.scale;
 
   const int kv_head = head / (p.heads / p.kv_heads);
-  const std::int32_t* const table = p.page_table + row * p.page_table_stride;
   const std::int64_t in_page = (std::int64_t{1} << p.page_shift) - 1;
   softmax_state<HeadSize> state;
-  std::int64_t offset[chunk];  // of each position's key and value, elements
+  // of each position's key and value: elements from the cache's first, or the step's
+  std::int64_t offset[chunk];
+  bool own[chunk];
+  const std::int64_t own_from = p.step_kv.keys ? end - 1 - j : end;
   float score[chunk];
-  const int j = p.tree_mask ? token - p.cu_seqlens_q[row] : 0;
   const token_view view = token_view::make(static_cast<std::int32_t>(end) - 1 - j, j, p.window,
                                            p.tree_mask ? p.tree_mask + token : nullptr);
   for (std::int64_t begin = view.begin; begin < end; begin += chunk) {
     int count = 0;
     for (std::int64_t position = begin; position < std::min(end, begin + chunk); ++position) {
       if (p.tree_mask && !view.sees(static_cast<std::int32_t>(position))) continue;
-      const std::int64_t page = table[position >> p.page_shift];
+      own[count] = position >= own_from;
+      if (own[count]) {
+        offset[count++] =
+            (token - j + position - own_from) * p.step_kv.token_stride + kv_head * p.step_kv.head_stride;
+        continue;
+      }
+      const std::int64_t page = pages.entries[position >> p.page_shift];
       if (page < 0 || (p.cache.pages > 0 && page >= p.cache.pages)) {
         p.faults.report(op_id::paged_attention, row, row_status::slot_out_of_range, page);
         continue;
@@ -74,7 +85,7 @@ void attend(const paged_attention_params& p, int token, int head) {
     }
     float largest = state.largest;
     for (int i = 0; i < count; ++i) {
-      const T* const key = static_cast<const T*>(p.cache.keys) + offset[i];
+      const T* const key = static_cast<const T*>(own[i] ? p.step_kv.keys : p.cache.keys) + offset[i];
       // note: 16 partial sums, so that the compiler may use whole vectors without reordering a sum
       float partial[16] = {};
       for (int d = 0; d < HeadSize; d += 16)
@@ -86,7 +97,7 @@ void attend(const paged_attention_params& p, int token, int head) {
     }
     state.rescale(largest);
     for (int i = 0; i < count; ++i) {
-      const T* const value = static_cast<const T*>(p.cache.values) + offset[i];
+      const T* const value = static_cast<const T*>(own[i] ? p.step_kv.values : p.cache.values) + offset[i];
       const float weight = std::exp(score[i] - state.largest);
       state.sum += weight;
       for (int d = 0; d < HeadSize; ++d) state.weighted[d] += weight * to_float(value[d]);

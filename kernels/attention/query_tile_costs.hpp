@@ -36,6 +36,12 @@ struct query_tile_costs {
   std::uint32_t base;       // tokens before the step
   std::uint32_t kv_tokens;  // of a tile
 
+  /// Of query tile `i`.
+  STEPGRAPH_HD std::uint32_t of(std::uint32_t i) const {
+    const std::uint32_t m = kv_tokens * group;
+    return (i * query_rows + base * group + query_rows + m - 1) / m;
+  }
+
   /// Of the first `count` query tiles.
   STEPGRAPH_HD std::uint32_t before(std::uint32_t count) const {
     const std::uint32_t m = kv_tokens * group;

@@ -6,28 +6,40 @@
 namespace stepgraph::detail {
 
 template <class T, int HeadSize>
-void launch_split(stream_ref at, const split_params& p, int query_warps);
+void launch_split(stream_ref at, const split_params& p, int query_warps, int warps);
+
+template <class T, int HeadSize>
+void launch_warpgroup(stream_ref at, const split_params& p, int consumers);
+
+namespace {
+
+template <class T, int HeadSize>
+void launch_planned(stream_ref at, const split_params& p, const split_plan& plan) {
+  if (plan.consumers > 0) return launch_warpgroup<T, HeadSize>(at, p, plan.consumers);
+  launch_split<T, HeadSize>(at, p, plan.query_warps, plan.warps);
+}
+
+}  // namespace
 
 void split_attention_cuda(stream_ref at, const paged_attention_params& params, const split_options& options) {
-  const split_plan plan = plan_split(at.where().multiprocessors(), params, options);
+  const split_plan plan =
+      plan_split(at.where().multiprocessors(), has_warpgroup_products(at.where()), params, options);
   auto* const counters = static_cast<std::int32_t*>(params.workspace);
-  const split_params p{
-      .op = params,
-      .capacity = static_cast<std::int32_t>(std::min<std::int64_t>(params.page_columns << params.page_shift,
-                                                                   std::numeric_limits<std::int32_t>::max())),
-      .partials = reinterpret_cast<float*>(counters + plan.counters),
-      .counters = counters,
-      .block_groups = plan.block_groups,
-      .group = params.heads / params.kv_heads,
-      .min_tiles = plan.min_tiles,
-      .partials_by_row = plan.partials_by_row,
-      .max_chunks = plan.max_chunks};
+  const split_params p{.op = params,
+                       .capacity = static_cast<std::int32_t>(
+                           std::min<std::int64_t>(params.page_columns << params.page_shift,
+                                                  std::numeric_limits<std::int32_t>::max() - params.tokens)),
+                       .partials = reinterpret_cast<float*>(counters + plan.counters),
+                       .counters = counters,
+                       .block_groups = plan.block_groups,
+                       .group = params.heads / params.kv_heads,
+                       .min_tiles = plan.min_tiles,
+                       .partials_by_row = plan.partials_by_row,
+                       .max_chunks = plan.max_chunks};
   const bool small = params.head_size == 64;
   if (params.type == element_type::bf16)
-    return small ? launch_split<bf16, 64>(at, p, plan.query_warps)
-                 : launch_split<bf16, 128>(at, p, plan.query_warps);
-  return small ? launch_split<f16, 64>(at, p, plan.query_warps)
-               : launch_split<f16, 128>(at, p, plan.query_warps);
+    return small ? launch_planned<bf16, 64>(at, p, plan) : launch_planned<bf16, 128>(at, p, plan);
+  return small ? launch_planned<f16, 64>(at, p, plan) : launch_planned<f16, 128>(at, p, plan);
 }
 
 }  // namespace stepgraph::detail

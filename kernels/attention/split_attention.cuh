@@ -152,22 +152,14 @@ struct warp_attention {
 /// queries.
 template <class T, int HeadSize, class Tile>
 __device__ void attend_segment(const split_params& p, const row_work& work, const segment& s,
-                               unsigned char* stages, held_pages& held, int& shared_arrivals) {
+                               unsigned char* stages, held_pages<Tile>& held, int& shared_arrivals) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int query_warp = warp % (split_warps / Tile::kv_warps),
-            kv_warp = warp / (split_warps / Tile::kv_warps);
-  const int group = p.group, base = work.base();
-  const int first_j = s.first_line / group, last_j = (s.first_line + s.lines - 1) / group;
-  const bool tree = p.op.tree_mask != nullptr;
-  load_range range{.begin = 0, .end = min(work.length, base + last_j + 1)};
-  if (p.op.window > 0) range.begin = max(0, base + (tree ? 0 : first_j) + 1 - p.op.window);
-  // every query of the tile sees the positions between these
-  const int all_begin = p.op.window > 0 ? max(0, base + last_j + 1 - p.op.window) : 0;
-  const int all_end = tree ? base : base + first_j + 1;
-  const int first_tile = max(s.first_tile, range.begin / split_kv_tokens);
-  const int last_tile = min(s.last_tile, (max(range.end, 0) + split_kv_tokens - 1) / split_kv_tokens);
+  const int query_warp = warp % (Tile::warps / Tile::kv_warps),
+            kv_warp = warp / (Tile::warps / Tile::kv_warps);
+  const segment_span span = span_of<Tile>(p, work, s);
+  const int first_tile = span.first_tile, last_tile = span.last_tile;
 
-  const kv_loader<T, HeadSize, Tile> loader(p, s, range, shared_address(stages), held);
+  const kv_loader<T, HeadSize, Tile> loader(p, work, s, span, shared_address(stages), held);
   loader.look_up_first(first_tile);
   // note: before the copies, which would delay it
   warp_attention<T, HeadSize, Tile> attention;
@@ -211,10 +203,11 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
 #pragma unroll
           for (float& value : each) value *= scale;
       }
-      const int position = tile * split_kv_tokens;
-      const std::uint64_t there = std::uint64_t{held.live[stage][1]} << 32 | held.live[stage][0];
-      if (~there != 0 || position < all_begin || position + split_kv_tokens > all_end)
-        attention.mask(scores, position, there, first_key + lane % 4 * 2);
+      // the 64 tokens that hold this warp's
+      const int half = first_key / 64, position = tile * Tile::kv_tokens + half * 64;
+      const std::uint64_t there = held.live_64(stage, half);
+      if (~there != 0 || position < span.all_begin || position + 64 > span.all_end)
+        attention.mask(scores, position, there, first_key % 64 + lane % 4 * 2);
       attention.softmax(scores);
       attention.weigh(keys + Tile::keys_bytes, first_key, scores);
     }
@@ -229,70 +222,46 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   __syncthreads();  // before the next segment's copies
 }
 
-/// Zeros for dead tokens, shared by all blocks.
-template <class T, int HeadSize>
-__device__ void clear_dead_tokens(const split_params& p) {
-  const int live = min(max(p.op.cu_seqlens_q[p.op.rows], 0), p.op.tokens);
-  const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
-  const int block = blockIdx.y * gridDim.x + blockIdx.x;
-  const std::int64_t thread = std::int64_t{block} * split_threads + threadIdx.x;
-  const std::int64_t threads = std::int64_t{gridDim.x} * gridDim.y * split_threads;
-  constexpr int vectors = HeadSize / 8;
-  for (std::int64_t i = first * vectors + thread; i < last * vectors; i += threads)
-    static_cast<uint4*>(p.op.output)[i] = make_uint4(0, 0, 0, 0);
-  if (p.op.log_sum_exp)
-    for (std::int64_t i = first + thread; i < last; i += threads) p.op.log_sum_exp[i] = -INFINITY;
-}
-
 // grid: what the GPU holds at once, whatever the batch and the captured width
 // a block takes an even share of all rows' live KV tiles, one segment of a (row, query tile, KV head) after
 // another
-template <class T, int HeadSize, int QueryWarps>
-__global__ void __launch_bounds__(split_threads, split_occupancy(HeadSize, QueryWarps))
+template <class T, int HeadSize, int QueryWarps, int Warps>
+__global__ void __launch_bounds__(32 * Warps, split_occupancy(HeadSize, QueryWarps, Warps))
     split_attention_kernel(const __grid_constant__ split_params p) {
-  using tile = split_tile<HeadSize, QueryWarps>;
+  using tile = split_tile<HeadSize, QueryWarps, Warps>;
   extern __shared__ __align__(128) unsigned char stages[];
-  __shared__ held_pages held;
+  __shared__ held_pages<tile> held;
   __shared__ int arrivals;
   wait_for_predecessor();
 
-  const block_work block = plan_block<tile::query_rows>(p);
-  std::int32_t at = block.begin, row_begin = block.row_begin;
-  int row = block.row;
-  while (at < block.end) {
-    const row_work work = work_of<tile::query_rows>(p, row, false);
-    const std::int32_t row_end = row_begin + work.cost;
-    while (at < row_end && at < block.end) {
-      segment s;
-      at = next_segment<tile>(p, block, work, row, row_begin, at, s);
-      if (s.lines > 0) attend_segment<T, HeadSize, tile>(p, work, s, stages, held, arrivals);
-    }
-    row_begin = row_end;
-    ++row;
-  }
-  clear_dead_tokens<T, HeadSize>(p);
+  const block_work block = plan_block<tile>(p);
+  for_each_segment<tile>(p, block, [&](const row_work& work, const segment& s) {
+    attend_segment<T, HeadSize, tile>(p, work, s, stages, held, arrivals);
+  });
+  clear_dead_tokens<T, HeadSize>(p, tile::threads);
 }
 
 /// Raises the kernel's shared memory and launches it.
-template <class T, int HeadSize, int QueryWarps>
+template <class T, int HeadSize, int QueryWarps, int Warps>
 void launch_split_tile(stream_ref at, const split_params& p) {
-  const auto kernel = split_attention_kernel<T, HeadSize, QueryWarps>;
-  constexpr int bytes = split_tile<HeadSize, QueryWarps>::shared_bytes;
+  const auto kernel = split_attention_kernel<T, HeadSize, QueryWarps, Warps>;
+  constexpr int bytes = split_tile<HeadSize, QueryWarps, Warps>::shared_bytes;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch<split_params>(at, "paged_attention", kernel, dim3(p.op.kv_heads, p.block_groups),
-                       dim3(split_threads), p, bytes);
+  launch<split_params>(at, "paged_attention", kernel, dim3(p.op.kv_heads, p.block_groups), dim3(32 * Warps),
+                       p, bytes);
 }
 
 /// Defined in split_attention_<type>_<head size>.cu, one file an instantiation.
 template <class T, int HeadSize>
-void launch_split(stream_ref at, const split_params& p, int query_warps);
+void launch_split(stream_ref at, const split_params& p, int query_warps, int warps);
 
-#define STEPGRAPH_SPLIT_ATTENTION(T, HeadSize)                                            \
-  template <>                                                                             \
-  void launch_split<T, HeadSize>(stream_ref at, const split_params& p, int query_warps) { \
-    if (query_warps == 1) return launch_split_tile<T, HeadSize, 1>(at, p);                \
-    if (query_warps == 2) return launch_split_tile<T, HeadSize, 2>(at, p);                \
-    return launch_split_tile<T, HeadSize, 4>(at, p);                                      \
+#define STEPGRAPH_SPLIT_ATTENTION(T, HeadSize)                                                       \
+  template <>                                                                                        \
+  void launch_split<T, HeadSize>(stream_ref at, const split_params& p, int query_warps, int warps) { \
+    if (warps == 8) return launch_split_tile<T, HeadSize, 1, 8>(at, p);                              \
+    if (query_warps == 1) return launch_split_tile<T, HeadSize, 1, 4>(at, p);                        \
+    if (query_warps == 2) return launch_split_tile<T, HeadSize, 2, 4>(at, p);                        \
+    return launch_split_tile<T, HeadSize, 4, 4>(at, p);                                              \
   }
 
 }  // namespace stepgraph::detail

@@ -8,27 +8,29 @@
 namespace stepgraph::detail {
 
 /// Tile constants of the split-KV kernel that its plan needs; the rest is in split_tile.cuh.
-constexpr int split_warps = 4;
-constexpr int split_kv_tokens = 64;   // keys and values of one pipeline stage
 constexpr int split_max_chunks = 32;  // of a row, batch-invariant
 constexpr int split_chunk_tiles = 8;  // KV tiles of the shortest chunk, batch-invariant
 constexpr int split_invariant_warps = 2;
 constexpr std::size_t split_counters = 16384;  // of every workspace, whatever the launch's shape
 
 /// Blocks that fit on one multiprocessor, by shared memory and by registers without spills.
-constexpr int split_occupancy(int head_size, int query_warps) {
-  return head_size == 64 && query_warps < 4 ? 3 : 2;
+constexpr int split_occupancy(int head_size, int query_warps, int warps) {
+  return warps == 8 ? 1 : head_size == 64 && query_warps < 4 ? 3 : 2;
 }
 
 /// What may be varied to measure it.
 struct split_options {
   int min_tiles = 4;      // KV tiles below which a block's share is not cut further
+  int warps = 4;          // of a block with 16 query rows: 4, or 8
   int oversubscribe = 1;  // grid over what is resident at once
+  int consumers = -1;  // warpgroups of 64 query rows that multiply; 0: warps of 16; -1: as the shape has it
 };
 
 /// Everything of a launch that the host decides, from the capture alone.
 struct split_plan {
+  int consumers = 0;     // 1 or 2: the warpgroup kernel; 0: the warps' kernel
   int query_warps = 1;   // 1, 2 or 4: warps along the packed query rows, 16 rows each
+  int warps = 4;         // of a block
   int block_groups = 0;  // sets of a block for each KV head
   int min_tiles = 0;
   bool partials_by_row = false;  // batch-invariant: partials lie by row rather than by token
@@ -37,7 +39,9 @@ struct split_plan {
   std::size_t workspace_bytes = 0;
 };
 
-split_plan plan_split(int multiprocessors, const paged_attention_params& p, const split_options& options);
+/// `warpgroups`: the GPU has their matrix products.
+split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attention_params& p,
+                      const split_options& options);
 
 /// The kernel's argument.
 struct split_params {
@@ -51,6 +55,9 @@ struct split_params {
   std::int32_t partials_by_row;
   std::int32_t max_chunks;
 };
+
+/// Whether the warpgroup kernel was built for `where` and runs there: Hopper alone.
+bool has_warpgroup_products(device where);
 
 void split_attention_cuda(stream_ref at, const paged_attention_params& p, const split_options& options);
 

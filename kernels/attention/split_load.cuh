@@ -5,88 +5,112 @@
 
 namespace stepgraph::detail {
 
-/// Positions of a row that a segment may touch: those that some query of its tile sees.
-struct load_range {
-  std::int32_t begin;
-  std::int32_t end;
-};
-
 /// Brings KV tiles of one (row, KV head) into shared memory, a stage each. Page entries travel `stages - 1`
 /// tiles ahead of their keys, through shared memory too: an entry may come from device memory, and nothing
 /// waits for it then.
 template <class T, int HeadSize, class Tile>
 struct kv_loader {
-  static_assert(Tile::stages <= held_pages::tiles, "the ring holds the entries of all tiles on their way");
+  static_assert(Tile::stages <= held_pages<Tile>::tiles,
+                "the ring holds the entries of all tiles on their way");
   const split_params& p;
-  held_pages& held;
+  held_pages<Tile>& held;
   const std::int32_t* table;
-  load_range range;
+  std::int32_t base;        // tokens before the step
+  std::int64_t own_offset;  // as `head_offset`, of the step's own keys and values, from position 0 on
+  segment_span range;
   std::int32_t row;
   std::int64_t head_offset;  // elements, of this thread's piece of a line
   std::uint32_t to;          // shared address of this thread's first piece in stage 0
 
-  __device__ kv_loader(const split_params& params, const segment& s, load_range positions,
-                       std::uint32_t stages, held_pages& ring)
+  __device__ kv_loader(const split_params& params, const row_work& work, const segment& s,
+                       const segment_span& positions, std::uint32_t stages, held_pages<Tile>& ring)
       : p(params), held(ring), range(positions), row(s.row) {
-    table = p.op.page_table + s.row * p.op.page_table_stride;
-    const int piece = threadIdx.x % Tile::line_vectors, token = threadIdx.x / Tile::line_vectors;
+    table = row_pages::of(p.op, s.row).entries;
+    const int piece = threadIdx.x % Tile::line_vectors;
+    const int token = threadIdx.x / 32 * 16 + threadIdx.x % 32 / Tile::line_vectors;
     head_offset = s.kv_head * p.op.cache.head_stride + piece * 8;
+    base = work.base();
+    own_offset = (std::int64_t{work.first_token} - base) * p.op.step_kv.token_stride +
+                 s.kv_head * p.op.step_kv.head_stride + piece * 8;
     to = stages + token * Tile::line_bytes + swizzle(piece, token) * 16;
   }
 
   __device__ bool inside(int position) const { return position >= range.begin && position < range.end; }
 
+  __device__ bool listed(int position) const {
+    return position >= range.begin && position < range.listed_end;
+  }
+
   /// The entries of the first tiles, whose keys cannot wait for a round of copies. Entries outside the range
   /// are not read.
   __device__ void look_up_first(int first_tile) const {
-    for (int i = threadIdx.x; i < Tile::stages * split_kv_tokens; i += split_threads) {
-      const int position = first_tile * split_kv_tokens + i;
-      if (inside(position))
-        held.pages[static_cast<unsigned>(position) / split_kv_tokens % held_pages::tiles]
-                  [i % split_kv_tokens] = table[position >> p.op.page_shift];
+    for (int i = threadIdx.x; i < Tile::stages * Tile::kv_tokens; i += Tile::threads) {
+      const int position = first_tile * Tile::kv_tokens + i;
+      if (listed(position))
+        held.pages[static_cast<unsigned>(position) / Tile::kv_tokens % held_pages<Tile>::tiles]
+                  [i % Tile::kv_tokens] = table[position >> p.op.page_shift];
     }
   }
 
   /// Starts the copies of tile `tile`'s entries.
   __device__ void start_look_up(int tile) const {
-    if (threadIdx.x >= split_kv_tokens) return;
-    const int position = tile * split_kv_tokens + threadIdx.x;
-    const bool live = inside(position);
-    copy_word_async(shared_address(&held.pages[static_cast<unsigned>(tile) % held_pages::tiles][threadIdx.x]),
-                    table + (live ? position >> p.op.page_shift : 0), live);
+    if (threadIdx.x >= Tile::kv_tokens) return;
+    const int position = tile * Tile::kv_tokens + threadIdx.x;
+    const bool live = listed(position);
+    copy_word_async(
+        shared_address(&held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][threadIdx.x]),
+        table + (live ? position >> p.op.page_shift : 0), live);
   }
 
   /// Starts the copies of tile `tile`, whose entries are there, into `stage`. What is not there becomes
   /// zeros, so that nothing it holds reaches arithmetic.
   __device__ void start(int tile, int stage) const {
     const kv_pages_view& cache = p.op.cache;
-    std::int64_t offset[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int position = tile * split_kv_tokens + half * 32 + threadIdx.x % 32;
-      bool there = inside(position);
-      const std::int32_t page =
-          held.pages[static_cast<unsigned>(tile) % held_pages::tiles][half * 32 + threadIdx.x % 32];
-      if (there && (page < 0 || (cache.pages > 0 && page >= cache.pages))) {
-        there = false;
-        if (threadIdx.x < 32) report_fault(p.op.faults, row, row_status::slot_out_of_range, page);
-      }
-      const int in_page = position & ((1 << p.op.page_shift) - 1);
-      offset[half] = there ? page * cache.page_stride + in_page * cache.token_stride : -1;
-      const std::uint32_t bits = __ballot_sync(~0u, there);
-      if (threadIdx.x == 0) held.live[stage][half] = bits;
+    // a warp brings 16 tokens; its lanes look up one each, twice over
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_token = warp * 16 + lane % 16;
+    const int position = tile * Tile::kv_tokens + own_token;
+    bool there = inside(position);
+    const std::int32_t page = held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][own_token];
+    if (listed(position) && (page < 0 || (cache.pages > 0 && page >= cache.pages))) {
+      there = false;
+      if (lane < 16) report_fault(p, row, row_status::slot_out_of_range, page);
     }
-    const int first = threadIdx.x / Tile::line_vectors;
+    const int in_page = position & ((1 << p.op.page_shift) - 1);
+    const std::int64_t offset = !there             ? -1
+                                : listed(position) ? page * cache.page_stride + in_page * cache.token_stride
+                                                   : position * p.op.step_kv.token_stride;
+    const std::uint32_t bits = __ballot_sync(~0u, there);
+    if (lane == 0) held.live[stage][warp] = static_cast<std::uint16_t>(bits);
     const T* const keys = static_cast<const T*>(cache.keys) + head_offset;
     const T* const values = static_cast<const T*>(cache.values) + head_offset;
     const std::uint32_t stage_to = to + stage * Tile::stage_bytes;
+    if ((tile + 1) * Tile::kv_tokens > range.listed_end && p.op.step_kv.keys)
+      return start_mixed(tile, offset, stage_to);
 #pragma unroll
     for (int pass = 0; pass < Tile::passes; ++pass) {
-      const std::int64_t at =
-          __shfl_sync(~0u, offset[pass * Tile::pass_tokens / 32], first + pass * Tile::pass_tokens % 32);
-      const std::uint32_t line = stage_to + pass * Tile::pass_tokens * Tile::line_bytes;
+      const std::int64_t at = __shfl_sync(~0u, offset, lane / Tile::line_vectors + pass * Tile::pass_tokens);
+      const std::uint32_t line =
+          stage_to + pass * Tile::pass_tokens * Tile::line_bytes ^ swizzle(0, pass * Tile::pass_tokens) * 16;
       copy_async(line, keys + (at < 0 ? 0 : at), at >= 0);
       copy_async(line + Tile::keys_bytes, values + (at < 0 ? 0 : at), at >= 0);
+    }
+  }
+
+  /// The copies of a tile that holds some of the step's own tokens.
+  __device__ void start_mixed(int tile, std::int64_t offset, std::uint32_t stage_to) const {
+    const int first = threadIdx.x % 32 / Tile::line_vectors;
+#pragma unroll 1
+    for (int pass = 0; pass < Tile::passes; ++pass) {
+      const int token = first + pass * Tile::pass_tokens;
+      const std::int64_t at = __shfl_sync(~0u, offset, token);
+      const bool own =
+          tile * Tile::kv_tokens + static_cast<int>(threadIdx.x) / 32 * 16 + token >= range.listed_end;
+      const std::int64_t from = at < 0 ? 0 : at + (own ? own_offset : head_offset);
+      const std::uint32_t line =
+          stage_to + pass * Tile::pass_tokens * Tile::line_bytes ^ swizzle(0, pass * Tile::pass_tokens) * 16;
+      copy_async(line, static_cast<const T*>(own ? p.op.step_kv.keys : p.op.cache.keys) + from, at >= 0);
+      copy_async(line + Tile::keys_bytes,
+                 static_cast<const T*>(own ? p.op.step_kv.values : p.op.cache.values) + from, at >= 0);
     }
   }
 };

@@ -31,6 +31,16 @@ struct lane_values {
       *reinterpret_cast<float2*>(loaded.value) = *reinterpret_cast<const float2*>(from);
     return loaded;
   }
+  /// From a slot, past the first-level cache.
+  __device__ static lane_values load_slot(const float* row) {
+    lane_values loaded;
+    const float* const from = row + threadIdx.x % 32 * count;
+    if constexpr (count == 4)
+      *reinterpret_cast<float4*>(loaded.value) = __ldcg(reinterpret_cast<const float4*>(from));
+    else
+      *reinterpret_cast<float2*>(loaded.value) = __ldcg(reinterpret_cast<const float2*>(from));
+    return loaded;
+  }
   /// To a slot, past the first-level cache, which multiprocessors do not keep coherent between them.
   __device__ void store_slot(float* row) const {
     float* const to = row + threadIdx.x % 32 * count;
@@ -98,8 +108,8 @@ template <class T, int HeadSize, class Tile>
 __device__ void merge_parts(const split_params& p, const row_work& work, const segment& s, float* shared) {
   constexpr int line_vectors = Tile::slot_line / 4, line_bytes = Tile::slot_line * 4;
   const int warp = threadIdx.x / 32;
-  const int at_once = min(s.parts, Tile::shared_bytes / (split_warps * line_bytes));  // parts
-  const int rows = min(s.lines, Tile::shared_bytes / (at_once * line_bytes) / split_warps * split_warps);
+  const int at_once = min(s.parts, Tile::shared_bytes / (Tile::warps * line_bytes));  // parts
+  const int rows = min(s.lines, Tile::shared_bytes / (at_once * line_bytes) / Tile::warps * Tile::warps);
 #pragma unroll 1
   for (int first_line = 0; first_line < s.lines; first_line += rows) {
     const int lines = min(rows, s.lines - first_line);
@@ -115,14 +125,14 @@ __device__ void merge_parts(const split_params& p, const row_work& work, const s
         const float* const from = p.partials + s.slot(first_part + part) + first_line * Tile::slot_line;
         const std::uint32_t to = shared_address(shared + part * lines * Tile::slot_line);
 #pragma unroll 1
-        for (int i = threadIdx.x; i < vectors; i += split_threads)
+        for (int i = threadIdx.x; i < vectors; i += Tile::threads)
           copy_async(to + i * 16, from + i * 4, true);
       }
       commit_copies();
       wait_copies<0>();
       __syncthreads();
 #pragma unroll 1
-      for (int line = warp; line < lines; line += split_warps) {
+      for (int line = warp; line < lines; line += Tile::warps) {
         line_softmax<HeadSize> row;
         if (parts < s.parts) row = kept;
         const float* from = shared + line * Tile::slot_line;
@@ -159,7 +169,7 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
   const float* const largest = shared + output_floats;
   const float* const sums = largest + Tile::kv_warps * Tile::query_rows;
 #pragma unroll 2
-  for (int line = warp; line < s.lines; line += split_warps) {
+  for (int line = warp; line < s.lines; line += Tile::warps) {
     line_softmax<HeadSize> row;
     float most = -INFINITY;
 #pragma unroll
@@ -182,12 +192,10 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
   }
   if (s.parts == 1) return;
 
-  // one thread's fence covers what the barrier ordered before it
+  // one thread's release covers what the barrier ordered before it
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();
-    shared_arrivals = atomicAdd(p.counters + s.counter, 1);
-    __threadfence();
+    shared_arrivals = count_arrival(p.counters + s.counter);
   }
   __syncthreads();
   if (shared_arrivals != s.parts - 1) return;

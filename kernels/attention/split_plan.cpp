@@ -5,23 +5,44 @@
 
 namespace stepgraph::detail {
 
-split_plan plan_split(int multiprocessors, const paged_attention_params& p, const split_options& options) {
+namespace {
+
+/// Warpgroups of 64 query rows for a row's usual queries; none where warps of 16 do better, or are all that
+/// serves: trees, and batch-invariant rows, whose bits may not depend on the bucket.
+int choose_consumers(bool warpgroups, const paged_attention_params& p, std::int64_t packed,
+                     const split_options& options) {
+  if (!warpgroups || p.tree_mask || p.batch_invariant || !(p.scale > 0)) return 0;
+  if (options.consumers >= 0) return options.consumers;
+  return packed > 64 ? 2 : 0;
+}
+
+}  // namespace
+
+split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attention_params& p,
+                      const split_options& options) {
   split_plan plan;
   const std::int64_t group = p.heads / std::max(p.kv_heads, 1);
   const std::int64_t packed = (std::int64_t{p.tokens} + p.rows - 1) / std::max(p.rows, 1) * group;
   // a row's usual queries fill the tile; any number of them is right, rows with more take several tiles
   plan.query_warps = p.batch_invariant ? split_invariant_warps : packed <= 16 ? 1 : packed <= 32 ? 2 : 4;
-  const int resident = multiprocessors * split_occupancy(p.head_size, plan.query_warps);
+  // a single row is cut least by one block of eight warps a multiprocessor
+  if (plan.query_warps == 1) plan.warps = p.rows == 1 ? 8 : options.warps;
+  plan.consumers = choose_consumers(warpgroups, p, packed, options);
+  const std::int64_t tile_rows = plan.consumers > 0 ? 64 * plan.consumers : 16 * plan.query_warps;
+  const int resident =
+      multiprocessors *
+      (plan.consumers > 0 ? 3 - plan.consumers : split_occupancy(p.head_size, plan.query_warps, plan.warps));
   plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
-  plan.min_tiles = options.min_tiles;
-  const std::int64_t tiles = ((p.page_columns << p.page_shift) + split_kv_tokens - 1) / split_kv_tokens;
-  STEPGRAPH_EXPECTS((p.rows + p.tokens * group / (16 * plan.query_warps)) * tiles < std::int64_t{1} << 31 &&
+  plan.min_tiles = std::max(options.min_tiles * 4 / plan.warps, 1);  // of 16 tokens a warp
+  const std::int64_t own = p.step_kv.keys ? p.tokens : 0;
+  constexpr int split_kv_tokens = 64;  // of the shortest KV tile
+  const std::int64_t tiles = ((p.page_columns << p.page_shift) + own + split_kv_tokens - 1) / split_kv_tokens;
+  STEPGRAPH_EXPECTS((p.rows + p.tokens * group / tile_rows) * tiles < std::int64_t{1} << 31 &&
                         tiles * split_kv_tokens * group < std::int64_t{1} << 31,
                     "paged_attention: ", p.rows, " rows and ", p.tokens, " tokens of up to ", tiles,
                     " KV tiles are more than the 2^31 that split-KV attention plans");
   const std::size_t line =
       sizeof(float) * (p.head_size + 4);  // one query's partial output, largest logit and sum
-  const std::int64_t tile_rows = 16 * plan.query_warps;
   std::size_t partials = 0;
   if (p.batch_invariant) {
     const std::int64_t chunks =

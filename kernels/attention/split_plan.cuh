@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/attention/query_tile_costs.hpp"
+#include "kernels/attention/row_pages.hpp"
 #include "kernels/attention/split_tile.cuh"
 
 namespace stepgraph::detail {
@@ -11,34 +12,34 @@ struct row_work {
   std::int32_t tokens = 0;       // E
   std::int32_t length = 0;       // in the cache, new tokens included
   std::int32_t query_tiles = 0;
-  std::int32_t cost = 0;   // KV tiles of all its query tiles, for each KV head
+  std::int32_t cost = 0;   // KV tiles of all its query tiles, with their overhead, for each KV head
   std::int32_t tiles = 0;  // of its only query tile, or with a window of each; one where nothing is seen
 
   __device__ std::int32_t base() const { return length - tokens; }
 };
 
 /// A fault is rare and its report long: kept out of the kernels' straight code.
-inline __device__ __noinline__ void report_fault(const fault_sink& faults, int row, row_status status,
+inline __device__ __noinline__ void report_fault(const split_params& p, int row, row_status status,
                                                  std::int64_t value) {
-  faults.report(op_id::paged_attention, row, status, value);
+  p.op.faults.report(op_id::paged_attention, row, status, value);
 }
 
 /// KV tile that query tile `i` of a row begins in, by its first token's window.
-template <int QueryRows>
+template <class Tile>
 __device__ __forceinline__ int first_kv_tile(const split_params& p, const row_work& work, int i) {
   if (p.op.window <= 0) return 0;
-  const int first_j = p.op.tree_mask ? 0 : i * QueryRows / p.group;
-  return max(0, work.base() + first_j + 1 - p.op.window) / split_kv_tokens;
+  const int first_j = Tile::all_options && p.op.tree_mask ? 0 : i * Tile::query_rows / p.group;
+  return max(0, work.base() + first_j + 1 - p.op.window) / Tile::kv_tokens;
 }
 
-template <int QueryRows>
+template <class Tile>
 __device__ __forceinline__ query_tile_costs costs_of(const split_params& p, const row_work& work) {
-  return {QueryRows, static_cast<std::uint32_t>(p.group), static_cast<std::uint32_t>(max(work.base(), 0)),
-          split_kv_tokens};
+  return {Tile::query_rows, static_cast<std::uint32_t>(p.group),
+          static_cast<std::uint32_t>(max(work.base(), 0)), Tile::kv_tokens};
 }
 
 /// note: all loads before any branch
-template <int QueryRows>
+template <class Tile>
 __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool report) {
   const paged_attention_params& op = p.op;
   const std::int32_t begin = op.cu_seqlens_q[row], end = op.cu_seqlens_q[row + 1];
@@ -46,21 +47,25 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
   row_work work;
   work.first_token = min(max(begin, 0), op.tokens);
   work.tokens = min(max(end, work.first_token), op.tokens) - work.first_token;
-  work.length = min(max(length, 0), p.capacity);
+  int capacity = p.capacity;
+  if (op.page_indptr.data)
+    capacity = static_cast<int>(min(row_pages::of(op, row).capacity, std::int64_t{p.capacity}));
+  if (op.step_kv.keys) capacity += work.tokens;
+  work.length = min(max(length, 0), capacity);
   if (report && work.tokens > 0 && work.length != length)
-    report_fault(op.faults, row, row_status::length_clamped, length);
-  work.query_tiles = (work.tokens * p.group + QueryRows - 1) / QueryRows;
-  const int all_tiles = (work.length + split_kv_tokens - 1) / split_kv_tokens;
+    report_fault(p, row, row_status::length_clamped, length);
+  work.query_tiles = (work.tokens * p.group + Tile::query_rows - 1) / Tile::query_rows;
+  const int all_tiles = (work.length + Tile::kv_tokens - 1) / Tile::kv_tokens;
   if (work.query_tiles <= 1) {
-    work.tiles = max(1, all_tiles - first_kv_tile<QueryRows>(p, work, 0));
+    work.tiles = max(1, all_tiles - first_kv_tile<Tile>(p, work, 0)) + Tile::overhead;
     work.cost = work.query_tiles * work.tiles;
   } else if (op.window > 0) {
     // what a query tile's tokens span with their windows, wherever that begins in a tile
-    const int span = op.tree_mask ? 64 : QueryRows / p.group + 2;
-    work.tiles = max(1, min(all_tiles, (op.window + span) / split_kv_tokens + 2));
+    const int span = Tile::all_options && op.tree_mask ? 64 : Tile::query_rows / p.group + 2;
+    work.tiles = max(1, min(all_tiles, (op.window + span) / Tile::kv_tokens + 2)) + Tile::overhead;
     work.cost = work.query_tiles * work.tiles;
   } else {
-    work.cost = costs_of<QueryRows>(p, work).before(work.query_tiles);
+    work.cost = costs_of<Tile>(p, work).before(work.query_tiles) + work.query_tiles * Tile::overhead;
   }
   return work;
 }
@@ -80,7 +85,7 @@ struct block_work {
 };
 
 /// Every warp scans the rows' lengths for itself: one round of loads, no barrier, no node of its own.
-template <int QueryRows>
+template <class Tile>
 __device__ block_work plan_block(const split_params& p) {
   const int lane = threadIdx.x % 32;
   const int rows_each = (p.op.rows + 31) / 32;
@@ -88,7 +93,7 @@ __device__ block_work plan_block(const split_params& p) {
   const bool report = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < 32;
   int sum = 0;
 #pragma unroll 1
-  for (int row = first_row; row < last_row; ++row) sum += work_of<QueryRows>(p, row, report).cost;
+  for (int row = first_row; row < last_row; ++row) sum += work_of<Tile>(p, row, report).cost;
   int inclusive = sum;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -111,7 +116,7 @@ __device__ block_work plan_block(const split_params& p) {
   if (rows_each > 1 && (holder >> lane & 1))
 #pragma unroll 1
     for (; row < last_row - 1; ++row) {
-      const int cost = work_of<QueryRows>(p, row, false).cost;
+      const int cost = work_of<Tile>(p, row, false).cost;
       if (work.begin < row_begin + cost) break;
       row_begin += cost;
     }
@@ -141,6 +146,35 @@ struct segment {
   }
 };
 
+/// The positions that some query of a segment's tile sees, [begin, end), and those that all of them see; the
+/// segment's KV tiles that hold any of the former.
+struct segment_span {
+  std::int32_t begin;
+  std::int32_t end;
+  std::int32_t all_begin;
+  std::int32_t all_end;
+  std::int32_t first_tile;
+  std::int32_t last_tile;
+  std::int32_t listed_end;  // positions up to here are in the cache, those after among the step's own
+};
+
+template <class Tile>
+__device__ __forceinline__ segment_span span_of(const split_params& p, const row_work& work,
+                                                const segment& s) {
+  const int base = work.base(), window = p.op.window;
+  const int first_j = s.first_line / p.group, last_j = (s.first_line + s.lines - 1) / p.group;
+  const bool tree = Tile::all_options && p.op.tree_mask != nullptr;
+  segment_span span;
+  span.begin = window > 0 ? max(0, base + (tree ? 0 : first_j) + 1 - window) : 0;
+  span.end = min(work.length, base + last_j + 1);
+  span.all_begin = window > 0 ? max(0, base + last_j + 1 - window) : 0;
+  span.all_end = tree ? base : base + first_j + 1;
+  span.listed_end = p.op.step_kv.keys ? min(span.end, base) : span.end;
+  span.first_tile = max(s.first_tile, span.begin / Tile::kv_tokens);
+  span.last_tile = min(s.last_tile, (max(span.end, 0) + Tile::kv_tokens - 1) / Tile::kv_tokens);
+  return span;
+}
+
 /// Where a query tile's KV tiles lie among its row's.
 struct query_tile_place {
   std::int32_t query_tile = 0;
@@ -148,35 +182,41 @@ struct query_tile_place {
   std::int32_t tiles = 0;
 };
 
-/// The query tile that holds KV tile `offset` of its row's. Lanes of a warp search together.
-template <int QueryRows>
-__device__ query_tile_place find_query_tile(const split_params& p, const row_work& work, int offset) {
+/// The query tile that holds KV tile `offset` of its row's. Lanes of a warp search together, unless it is the
+/// one after `last`, the place found before in this row.
+template <class Tile>
+__device__ query_tile_place find_query_tile(const split_params& p, const row_work& work, int offset,
+                                            const query_tile_place& last) {
   if (work.query_tiles == 1) return {0, 0, work.tiles};
   if (p.op.window > 0) {
     const int i = offset / work.tiles;
     return {i, i * work.tiles, work.tiles};
   }
-  const query_tile_costs costs = costs_of<QueryRows>(p, work);
+  const query_tile_costs costs = costs_of<Tile>(p, work);
+  if (offset > 0 && offset == last.begin + last.tiles)
+    return {last.query_tile + 1, offset, static_cast<int>(costs.of(last.query_tile + 1)) + Tile::overhead};
+  const auto before = [&](int i) { return static_cast<int>(costs.before(i)) + i * Tile::overhead; };
   int low = 0, high = work.query_tiles;  // the tile is in [low, high)
 #pragma unroll 1
   while (high - low > 1) {
     const int step = (high - low + 31) / 32, i = low + static_cast<int>(threadIdx.x) % 32 * step;
-    const unsigned not_after = __ballot_sync(~0u, i < high && static_cast<int>(costs.before(i)) <= offset);
+    const unsigned not_after = __ballot_sync(~0u, i < high && before(i) <= offset);
     low += (31 - __clz(not_after)) * step;
     high = min(high, low + step);
   }
-  const int begin = costs.before(low);
-  return {low, begin, static_cast<int>(costs.before(low + 1)) - begin};
+  const int begin = before(low);
+  return {low, begin, before(low + 1) - begin};
 }
 
 /// The segment that begins at tile `at` of the concatenation. Returns where the next one does;
 /// batch-invariant chunks belong to the group in whose share they begin, and `lines` is 0 where none begins
-/// before the unit's end.
+/// before the unit's end. `place` is kept from call to call.
 template <class Tile>
 __device__ std::int32_t next_segment(const split_params& p, const block_work& block, const row_work& work,
-                                     int row, std::int32_t row_begin, std::int32_t at, segment& s) {
+                                     int row, std::int32_t row_begin, std::int32_t at,
+                                     query_tile_place& place, segment& s) {
   const int kv_heads = p.op.kv_heads, group = p.group;
-  const query_tile_place place = find_query_tile<Tile::query_rows>(p, work, at - row_begin);
+  place = find_query_tile<Tile>(p, work, at - row_begin, place);
   const int query_tile = place.query_tile, tiles = place.tiles;
   const std::int32_t unit_begin = row_begin + place.begin;
   int tile = at - unit_begin, count;
@@ -184,7 +224,7 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
   s.kv_head = block.kv_head;
   s.first_line = query_tile * Tile::query_rows;
   s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
-  if (p.op.batch_invariant) {
+  if (Tile::all_options && p.op.batch_invariant) {
     // note: several query tiles are work enough without chunks
     const int chunk = work.query_tiles > 1
                           ? tiles
@@ -223,9 +263,45 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
       s.gap = 2 * kv_heads * slot;
     }
   }
-  s.first_tile = first_kv_tile<Tile::query_rows>(p, work, query_tile) + tile;
-  s.last_tile = s.first_tile + count;
+  const int first_tile = first_kv_tile<Tile>(p, work, query_tile) - Tile::overhead;
+  s.first_tile = first_tile + max(tile, Tile::overhead);
+  s.last_tile = first_tile + max(tile + count, Tile::overhead);
   return unit_begin + tile + count;
+}
+
+/// Calls `body(work, segment)` for all of a block's segments.
+template <class Tile, class Body>
+__device__ __forceinline__ void for_each_segment(const split_params& p, const block_work& block,
+                                                 Body&& body) {
+  std::int32_t at = block.begin, row_begin = block.row_begin;
+  int row = block.row;
+  while (at < block.end) {
+    const row_work work = work_of<Tile>(p, row, false);
+    const std::int32_t row_end = row_begin + work.cost;
+    query_tile_place place;
+    while (at < row_end && at < block.end) {
+      segment s;
+      at = next_segment<Tile>(p, block, work, row, row_begin, at, place, s);
+      if (s.lines > 0) body(work, s);
+    }
+    row_begin = row_end;
+    ++row;
+  }
+}
+
+/// Zeros for dead tokens, shared by all blocks; the first `threads` threads of each take part.
+template <class T, int HeadSize>
+__device__ void clear_dead_tokens(const split_params& p, int threads) {
+  const int live = min(max(p.op.cu_seqlens_q[p.op.rows], 0), p.op.tokens);
+  const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
+  const int block = blockIdx.y * gridDim.x + blockIdx.x;
+  const std::int64_t thread = std::int64_t{block} * threads + threadIdx.x;
+  const std::int64_t step = std::int64_t{gridDim.x} * gridDim.y * threads;
+  constexpr int vectors = HeadSize / 8;
+  for (std::int64_t i = first * vectors + thread; i < last * vectors; i += step)
+    static_cast<uint4*>(p.op.output)[i] = make_uint4(0, 0, 0, 0);
+  if (p.op.log_sum_exp)
+    for (std::int64_t i = first + thread; i < last; i += step) p.op.log_sum_exp[i] = -INFINITY;
 }
 
 }  // namespace stepgraph::detail

@@ -6,21 +6,24 @@
 
 namespace stepgraph::detail {
 
-constexpr int split_threads = 32 * split_warps;
-
 /// Constants of one instantiation. `QueryWarps` warps lie along the packed query rows, 16 rows each; the
 /// others share the tile's keys between them, each with a softmax of its own until the end.
-template <int HeadSize, int QueryWarps>
+template <int HeadSize, int QueryWarps, int Warps>
 struct split_tile {
+  static constexpr int warps = Warps;
+  static constexpr int threads = 32 * Warps;
+  static constexpr int overhead = 0;  // KV tiles that a query tile costs beside its own
   static constexpr int query_rows = 16 * QueryWarps;
-  static constexpr int kv_warps = split_warps / QueryWarps;
-  static constexpr int warp_tokens = split_kv_tokens / kv_warps;  // keys of a tile that one warp sees
+  static constexpr int kv_tokens = 16 * Warps;  // keys and values of one pipeline stage
+  static constexpr bool all_options = true;     // trees and batch-invariant splits, too
+  static constexpr int kv_warps = Warps / QueryWarps;
+  static constexpr int warp_tokens = kv_tokens / kv_warps;  // keys of a tile that one warp sees
   static constexpr int stages = HeadSize == 128 ? 3 : 4;
-  static constexpr int line_bytes = HeadSize * 2;    // one key or value of one head
-  static constexpr int line_vectors = HeadSize / 8;  // 16-byte pieces of it, one a thread
-  static constexpr int pass_tokens = split_threads / line_vectors;
-  static constexpr int passes = split_kv_tokens / pass_tokens;
-  static constexpr int keys_bytes = split_kv_tokens * line_bytes;
+  static constexpr int line_bytes = HeadSize * 2;        // one key or value of one head
+  static constexpr int line_vectors = HeadSize / 8;      // 16-byte pieces of it, one a thread
+  static constexpr int pass_tokens = 32 / line_vectors;  // of a warp's 16
+  static constexpr int passes = 16 / pass_tokens;
+  static constexpr int keys_bytes = kv_tokens * line_bytes;
   static constexpr int stage_bytes = 2 * keys_bytes;  // keys, then values
   // note: lines of the warps' outputs are 8 floats longer, which spreads a warp's stores over all banks
   static constexpr int output_pitch = HeadSize + 8;
@@ -32,10 +35,15 @@ struct split_tile {
 };
 
 /// What a block holds beside its pipeline stages.
+template <class Tile>
 struct held_pages {
-  static constexpr int tiles = 8;              // of a ring, more than are ever on their way
-  std::int32_t pages[tiles][split_kv_tokens];  // page entry of each token of a coming tile
-  std::uint32_t live[tiles][2];                // tokens of a stage that are there, a bit each
+  static constexpr int tiles = 8;                     // of a ring, more than are ever on their way
+  std::int32_t pages[tiles][Tile::kv_tokens];         // page entry of each token of a coming tile
+  alignas(8) std::uint16_t live[tiles][Tile::warps];  // tokens of a stage that are there, a bit each, by warp
+
+  __device__ std::uint64_t live_64(int stage, int word) const {
+    return reinterpret_cast<const std::uint64_t*>(live[stage])[word];
+  }
 };
 
 /// 16-byte pieces of a line are permuted by the line's number, so that eight lines at one piece lie in

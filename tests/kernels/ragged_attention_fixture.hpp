@@ -35,6 +35,8 @@ struct ragged_shape {
   bool batch_invariant = false;
   bool workspace = true;
   std::int64_t page_gap = 0;  // elements between pages that no page holds
+  bool csr = false;           // pages listed one row after another
+  bool step_kv = false;       // the step's own keys and values lie beside the cache
 };
 
 /// One row of a step.
@@ -76,6 +78,9 @@ class ragged_batch {
         device_mask_(at, mask_),
         device_sink_(at, sink_),
         lse_(at, std::size_t(s.tokens) * s.heads, nan),
+        indptr_(at, s.rows + 1, std::int64_t{0}),
+        step_keys_(at, std::size_t(s.tokens) * s.kv_heads * s.head_size, from_float<T>(nan)),
+        step_values_(at, step_keys_.size(), from_float<T>(nan)),
         workspace_(at, paged_attention_workspace_bytes(at.where(), bare_params()), std::uint8_t{0}) {
     for (float& each : sink_) each = static_cast<float>(random_.between(-2000, 2000)) / 1000.0f;
     device_sink_.set(sink_);
@@ -117,7 +122,12 @@ class ragged_batch {
             .cu_seqlens_q = cu_.data(),
             .cache_seqlens = lengths_.data(),
             .tree_mask = s.tree ? device_mask_.data() : nullptr,
-            .batch_invariant = s.batch_invariant};
+            .batch_invariant = s.batch_invariant,
+            .page_indptr = s.csr ? index_view(indptr_.data()) : index_view(),
+            .page_entries = s.rows * columns_,
+            .step_kv = s.step_kv ? step_kv_view{step_keys_.data(), step_values_.data(),
+                                                std::int64_t{s.kv_heads} * s.head_size, s.head_size}
+                                 : step_kv_view{}};
   }
 
   /// Fills every buffer with a new step's random contents.
@@ -163,9 +173,13 @@ class ragged_batch {
     causal_.set(causal);
     cu_.set(cu);
     lengths_.set(lengths);
-    device_keys_.set(keys_);
-    device_values_.set(values_);
-    device_table_.set(table_);
+    if (s.step_kv)
+      set_beside();
+    else {
+      device_keys_.set(keys_);
+      device_values_.set(values_);
+    }
+    device_table_.set(s.csr ? listed() : s.step_kv ? without_own(table_) : table_);
     device_query_.set(query_);
     device_mask_.set(mask_);
     clear_outputs();
@@ -175,6 +189,9 @@ class ragged_batch {
     output_.set(std::vector<T>(query_.size(), from_float<T>(nan)));
     lse_.set(std::vector<float>(lse_.size(), nan));
   }
+
+  /// The page that holds a row's tokens from `index` pages on.
+  std::int32_t page(int row, std::int64_t index) const { return table_[row * columns_ + index]; }
 
   std::vector<T> output() const { return output_.get(); }
   std::vector<float> log_sum_exp() const { return lse_.get(); }
@@ -223,6 +240,57 @@ class ragged_batch {
   }
 
  private:
+  /// Cached tokens of a row that the table must list.
+  std::int64_t cached(int row) const {
+    if (row >= static_cast<int>(rows_.size())) return 0;
+    return std::max(0, rows_[row].length - (s.step_kv ? rows_[row].tokens : 0));
+  }
+
+  /// The table with the entries that only the step's own tokens need made wild.
+  std::vector<std::int32_t> without_own(std::vector<std::int32_t> table) const {
+    for (int row = 0; row < s.rows; ++row)
+      for (std::int64_t page = (cached(row) + page_size_ - 1) / page_size_; page < columns_; ++page)
+        table[row * columns_ + page] = wild;
+    return table;
+  }
+
+  /// The rows' entries one after another, and where each row's begin.
+  std::vector<std::int32_t> listed() {
+    std::vector<std::int32_t> entries;
+    std::vector<std::int64_t> indptr(1, 0);
+    for (int row = 0; row < s.rows; ++row) {
+      for (std::int64_t page = 0; page < (cached(row) + page_size_ - 1) / page_size_; ++page)
+        entries.push_back(table_[row * columns_ + page]);
+      indptr.push_back(static_cast<std::int64_t>(entries.size()));
+    }
+    entries.resize(table_.size(), wild);
+    indptr_.set(indptr);
+    return entries;
+  }
+
+  /// Moves the step's own keys and values out of the cache; NaN takes their place there.
+  void set_beside() {
+    const std::int64_t line = std::int64_t{s.kv_heads} * s.head_size;
+    std::vector<T> step_keys(step_keys_.size(), from_float<T>(nan)), step_values(step_keys), keys(keys_),
+        values(values_);
+    int first = 0;
+    for (int row = 0; row < static_cast<int>(rows_.size()); ++row) {
+      const int base = rows_[row].length - rows_[row].tokens;
+      for (int j = std::max(0, -base); j < rows_[row].tokens; ++j)
+        for (int i = 0; i < line; ++i) {
+          const std::int64_t from = element(row, base + j, i / s.head_size, i % s.head_size);
+          step_keys[(first + j) * line + i] = keys_[from];
+          step_values[(first + j) * line + i] = values_[from];
+          keys[from] = values[from] = from_float<T>(nan);
+        }
+      first += rows_[row].tokens;
+    }
+    step_keys_.set(step_keys);
+    step_values_.set(step_values);
+    device_keys_.set(keys);
+    device_values_.set(values);
+  }
+
   static constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   static constexpr std::int32_t wild = 0x7f7f7f7f;
 
@@ -277,6 +345,8 @@ class ragged_batch {
   device_vector<std::int32_t> device_table_, row_of_, causal_, cu_, lengths_;
   device_vector<std::uint64_t> device_mask_;
   device_vector<float> device_sink_, lse_;
+  device_vector<std::int64_t> indptr_;
+  device_vector<T> step_keys_, step_values_;
   device_vector<std::uint8_t> workspace_;
 };
 

@@ -115,6 +115,25 @@ TEST_CASE("ragged: logit cap, sliding window and attention sink") {
   compare_all({.logit_cap = 2.0f, .window = 64, .sink = true}, {{1, 100}, {4, 1000}, {2, 3}});
 }
 
+TEST_CASE(
+    "extend: a cached prefix listed by row or one row after another, the step's own tokens in the cache or "
+    "beside") {
+  for (const bool csr : {false, true})
+    for (const bool step_kv : {false, true}) {
+      if (!csr && !step_kv) continue;
+      CAPTURE(csr);
+      CAPTURE(step_kv);
+      compare_all({.rows = 8, .tokens = 40, .csr = csr, .step_kv = step_kv},
+                  random_rows(test_seed() + csr, 6, 6, 90));
+      compare_all({.page_shift = 0, .csr = csr, .step_kv = step_kv}, {{1, 70}, {3, 1}, {5, 5}, {0, 9}});
+      compare_all({.window = 9, .csr = csr, .step_kv = step_kv}, {{12, 70}, {20, 20}, {1, 200}});
+      compare_all({.tree = true, .csr = csr, .step_kv = step_kv}, {{9, 70}, {20, 20}, {1, 65}});
+      if (test_small()) continue;
+      compare_all({.heads = 6, .kv_heads = 2, .page_shift = 6, .csr = csr, .step_kv = step_kv},
+                  {{300, 300}, {1, 900}, {150, 500}, {0, 40}});
+    }
+}
+
 TEST_CASE_TEMPLATE("frozen-plan: one capture serves lengths across every split threshold", T, f16, bf16) {
   const stream at(test_device());
   for (const bool invariant : {false, true}) {
@@ -321,6 +340,14 @@ TEST_CASE("ragged attention reports pages and lengths that cannot be, and refuse
   params.tree_tokens = 64;
   params.cu_seqlens_q = nullptr;
   CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("tree_mask needs cu_seqlens_q"),
+                       invalid_argument);
+  params = batch.params();
+  params.step_kv.keys = params.query;
+  CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("step_kv needs both keys and values"),
+                       invalid_argument);
+  params.step_kv.values = params.query;
+  params.step_kv.token_stride = 3;
+  CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("step_kv strides 3, 0 must be"),
                        invalid_argument);
   params = batch.params();
   if (params.workspace_bytes > 0) {

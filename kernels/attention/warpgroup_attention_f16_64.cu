@@ -1,0 +1,5 @@
+#include "kernels/attention/warpgroup_attention.cuh"
+
+namespace stepgraph::detail {
+STEPGRAPH_WARPGROUP_ATTENTION(f16, 64)
+}  // namespace stepgraph::detail

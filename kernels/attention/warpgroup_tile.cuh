@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention/split_plan.cuh"
+
+namespace stepgraph::detail {
+
+/// Constants of one instantiation of the warpgroup kernel: one warpgroup loads, `Consumers` multiply, 64 packed
+/// query rows each, all with the same keys. Lines of queries, keys and values lie in shared memory as columns
+/// of 128 bytes, so that the matrix products read them without bank conflicts.
+template <int HeadSize, int Consumers>
+struct warpgroup_tile {
+  static constexpr bool all_options = false;  // no trees, no batch-invariant splits
+  static constexpr int consumers = Consumers;
+  static constexpr int overhead = Consumers == 2 ? 1 : 0;  // KV tiles that a query tile costs beside its own
+  static constexpr int query_rows = 64 * Consumers;
+  static constexpr int kv_tokens = Consumers == 1 ? 64 : 128;
+  // note: a stage of values is held until its products are over, a stage of keys only until the scores are
+  static constexpr int key_stages = Consumers == 1 ? 3 : 2;
+  static constexpr int value_stages = 3;
+  static constexpr int query_stages = Consumers == 1 ? 1 : 2;
+  static constexpr int threads = 128 * (1 + Consumers);
+  static constexpr int occupancy = Consumers == 1 ? 2 : 1;
+  static constexpr int loader_registers = Consumers == 1 ? 80 : 72;
+  static constexpr int consumer_registers = Consumers == 1 ? 176 : 216;
+  // what the warps give is all that they may take
+  static_assert(128 * (loader_registers + Consumers * consumer_registers) <=
+                65536 / occupancy / threads / 8 * 8 * threads);
+  static constexpr int orders = 2;
+  static constexpr int line_vectors = HeadSize / 8;  // 16-byte pieces of a line
+  static constexpr int columns = HeadSize / 64;      // 128-byte columns of a line
+  static constexpr int kv_column_bytes = kv_tokens * 128;
+  static constexpr int kv_bytes = columns * kv_column_bytes;  // keys, or values, of a stage
+  static constexpr int query_column_bytes = query_rows * 128;
+  static constexpr int query_bytes = columns * query_column_bytes;
+  static constexpr int slot_line = HeadSize + 4;  // floats of a partial result a query row
+  static constexpr int keys_at = 0;
+  static constexpr int values_at = key_stages * kv_bytes;
+  static constexpr int queries_at = values_at + value_stages * kv_bytes;
+  static constexpr int held_at = queries_at + query_stages * query_bytes;
+  static constexpr int words = kv_tokens / 32;
+  // two loading warps bring keys, two values
+  static constexpr int warp_tokens = kv_tokens / 2;
+  static constexpr int warp_words = warp_tokens / 32;
+};
+
+/// What the loading warpgroup, which plans, tells the multiplying ones. The last one has no lines.
+struct segment_order {
+  row_work work;
+  segment s;
+  segment_span span;
+};
+
+/// Barriers between the loading warps and the multiplying ones, and small things. `full` phases end when a
+/// stage is there, `empty` phases when nobody reads it any more.
+template <class Tile>
+struct warpgroup_held {
+  std::uint64_t full_keys[Tile::key_stages], empty_keys[Tile::key_stages];
+  std::uint64_t full_values[Tile::value_stages], empty_values[Tile::value_stages];
+  std::uint64_t full_query[Tile::query_stages], empty_query[Tile::query_stages];
+  std::uint64_t full_order[Tile::orders], empty_order[Tile::orders];
+  segment_order orders[Tile::orders];
+  block_work block;
+  std::uint32_t live[Tile::key_stages][Tile::words];  // tokens of a stage that are there, a bit each
+  std::int32_t arrivals;
+};
+
+template <class Tile>
+constexpr int warpgroup_shared_bytes = Tile::held_at + sizeof(warpgroup_held<Tile>);
+
+/// Where a warp is in a ring of stages.
+template <int Stages>
+struct ring_place {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace stepgraph::detail
