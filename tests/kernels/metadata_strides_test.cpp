@@ -1,13 +1,9 @@
 #include <doctest/doctest.h>
-#include <sys/mman.h>
-
-#include <stdexcept>
-
 #include "graphs/graph.hpp"
-#include "kernels/kernel_registry.hpp"
 #include "kernels/metadata/decode_metadata.hpp"
 #include "kernels/metadata/dsa_metadata.hpp"
 #include "tests/kernels/metadata_outputs.hpp"
+#include "tests/kernels/sparse_table.hpp"
 #include "tests/reference/metadata.hpp"
 #include "tests/reference/random_batch.hpp"
 #include "tests/test_device.hpp"
@@ -15,52 +11,6 @@
 using namespace stepgraph;
 
 namespace {
-
-/// Far more int32 than are ever touched: device memory, or address space of the host without memory behind
-/// it.
-class sparse_table {
- public:
-  sparse_table(stream_ref at, std::int64_t entries) : at_(at), bytes_(entries * 4) {
-    if (!at.is_host()) {
-      block_ = buffer(device_memory(at.where()), bytes_);
-      data_ = block_.as<std::int32_t>();
-      return;
-    }
-    void* const mapped =
-        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) throw std::runtime_error("no address space for a sparse table");
-    data_ = static_cast<std::int32_t*>(mapped);
-  }
-  ~sparse_table() {
-    if (at_.is_host()) munmap(data_, bytes_);
-  }
-  sparse_table(const sparse_table&) = delete;
-  sparse_table& operator=(const sparse_table&) = delete;
-
-  std::int32_t* data() const { return data_; }
-  void set(std::int64_t first, const std::vector<std::int32_t>& values) const {
-    at_.copy(data_ + first, values.data(), values.size() * 4);
-    at_.synchronize();
-  }
-  std::vector<std::int32_t> get(std::int64_t first, std::int64_t count) const {
-    std::vector<std::int32_t> values(count);
-    at_.copy(values.data(), data_ + first, count * 4);
-    at_.synchronize();
-    return values;
-  }
-
- private:
-  stream_ref at_;
-  std::size_t bytes_;
-  buffer block_;
-  std::int32_t* data_ = nullptr;
-};
-
-std::vector<std::int32_t> counting(std::int32_t first, std::int64_t count) {
-  std::vector<std::int32_t> values;
-  for (std::int64_t i = 0; i < count; ++i) values.push_back(first + static_cast<std::int32_t>(i));
-  return values;
-}
 
 /// Row `row` of a table of `rows` lines `stride` entries apart, alone live with `length` tokens, read from
 /// the last line of a source of the same shape.
@@ -126,35 +76,6 @@ TEST_CASE("wrap-32: rows whose offset passes 2^31 entries") {
   far_row(3, (std::int64_t{1} << 30) + 4, 6000, 5001);
   far_row(3, (std::int64_t{1} << 30) - 3, 6000, 5001);
   far_row(2149, 1000000, 1000000, 1234);
-}
-
-TEST_CASE("one kernel serves decode metadata at every width, batch, length and stride") {
-  for (const std::int64_t width : {1, 64, 1000, 5000, 70000})
-    for (const std::int64_t rows : {1, 7, 70}) {
-      if (width * rows > 400000) continue;
-      const auto in = reference::random_batch(test_seed() + width + rows,
-                                              {.rows = rows, .page_size = 1, .max_context = width});
-      const stream at(test_device());
-      const device_batch batch(at, in);
-      const output_vector<std::int32_t> lens(at, in.B);
-      const output_table table(at, in.B, in.page_columns, width % 3);
-      decode_metadata(at, {.lengths = batch.lengths,
-                           .requests = batch.requests(),
-                           .source = batch.source,
-                           .cache_seqlens = lens.data(),
-                           .page_table = table.data(),
-                           .page_table_stride = table.sink.stride,
-                           .page_columns = in.page_columns});
-      table.expect(reference::decode_metadata(in).page_table);
-    }
-  // the plain form and the one with everything, whichever of them this process has launched
-  CHECK(kernels_launched("decode_metadata") >= 1);
-  CHECK(kernels_launched("decode_metadata") <= 2);
-  for (const char* op : {"token_inputs", "draft_steps_metadata", "dsa_metadata", "compressed_metadata",
-                         "spec_page_table", "kv_indices", "unified_kv_indices", "kv_split_plan"}) {
-    CAPTURE(op);
-    CHECK(kernels_launched(op) <= 1);
-  }
 }
 
 TEST_CASE("wide tables on a GPU: 1,048,576 columns") {
