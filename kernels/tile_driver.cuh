@@ -227,7 +227,7 @@ template <class Op>
 void launch_tiles_cuda(stream_ref at, const Op& op) {
   tile_grid grid;  // an op of vectors alone is one block
   if constexpr (Op::tile_columns > 0)
-    grid = grid_for(op.lines(), op.least_columns(), at.where().multiprocessors());
+    grid = grid_for(op.lines(), op.least_columns(), min_blocks<Op>, at.where().multiprocessors());
   launch_tiles_on(at, op, grid);
 }
 

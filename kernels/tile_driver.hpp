@@ -87,8 +87,9 @@ struct tile_grid {
   bool lets_in_late = false;  // the successor is let in as blocks end, not when they begin
 };
 
-/// The grid of a GPU: sized by lines and multiprocessors alone. `least_columns`: the op's.
-tile_grid grid_for(int lines, int least_columns, int multiprocessors);
+/// The grid of a GPU: sized by lines and multiprocessors alone. `least_columns`: the op's; `resident`: its
+/// blocks that fit on a multiprocessor.
+tile_grid grid_for(int lines, int least_columns, int resident, int multiprocessors);
 
 /// Launches `op` on a CUDA stream; tile_driver.cuh defines it and the op's .cu file instantiates it.
 template <class Op>

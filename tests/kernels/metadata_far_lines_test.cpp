@@ -53,6 +53,9 @@ struct far_step {
         seq_lens(at, {0, 0, length}),
         requests(at, {0, 1, 2}),
         counts(at, {0, 0, 1}) {
+    // a draft step later the others have a token too
+    table.set(0, {4});
+    table.set(stride, {8});
     table.set(far, counting(400, length + 1));
     table.set(wrapped, std::vector<std::int32_t>(width, device_batch::wild));
     lengths = {.live_rows = live.data(), .rows = rows, .seq_lens = seq_lens.data(), .cap = width};
