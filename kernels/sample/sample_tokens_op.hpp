@@ -16,7 +16,7 @@ struct sample_tokens_op {
   template <class Team>
   STEPGRAPH_HD void row(Team& team, scratch&, int row) const {
     const bool live = row < live_count(p.live_rows, p.rows);
-    if (!live || (p.query_counts && p.query_counts[row] <= 0)) return none(team, row, live ? -1 : 0);
+    if (!live || (p.query_counts && p.query_counts[row] <= 0)) return none(team, row, live);
     const std::int64_t index = p.sampling.line(row);
     if (!p.sampling.has(index)) return fault(team, row, row_status::request_out_of_range, index);
     const sampling_settings settings = p.sampling.settings[index];
@@ -27,12 +27,12 @@ struct sample_tokens_op {
     if (d.status != 0) return fault(team, row, static_cast<row_status>(d.status), d.nan_id);
     const int token = draw(team, line, d, settings, row);
     if (p.probabilities) {
-      float* const out = p.probabilities + row * p.probabilities_stride;
+      float* const out = p.probabilities + p.out.line_of(row) * p.probabilities_stride;
       for (int id = team.rank(); id < p.vocab_size; id += team.size())
         out[id] = static_cast<float>(d.probability(line, id));
     }
     if (team.rank() != 0) return;
-    p.next_token[row] = p.target_ids ? p.target_ids[token] : token;
+    p.out.store(p.next_token, row, token);
     if (p.logprobs) p.logprobs[row] = static_cast<float>(log(d.probability(line, token)));
     if (p.unfiltered_logprobs)
       p.unfiltered_logprobs[row] =
@@ -53,9 +53,9 @@ struct sample_tokens_op {
   }
 
   template <class Team>
-  STEPGRAPH_HD void none(Team& team, int row, std::int32_t token) const {
+  STEPGRAPH_HD void none(Team& team, int row, bool live) const {
     if (team.rank() != 0) return;
-    p.next_token[row] = token;
+    p.out.store_none(p.next_token, row, live);
     if (p.logprobs) p.logprobs[row] = 0.0f;
     if (p.unfiltered_logprobs) p.unfiltered_logprobs[row] = 0.0f;
   }
@@ -63,7 +63,7 @@ struct sample_tokens_op {
   template <class Team>
   STEPGRAPH_HD void fault(Team& team, int row, row_status status, std::int64_t value) const {
     if (team.rank() == 0) p.faults.report(op_id::sample_tokens, row, status, value);
-    none(team, row, -1);
+    none(team, row, true);
   }
 };
 
