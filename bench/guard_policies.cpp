@@ -131,9 +131,10 @@ int run(int argc, char** argv) {
   const stream at(device::cuda());
   report into(at.where(), commit);
   run_floors(at, into);
-  for (const decode_shape& shape : decode_shapes()) run_decode(at, shape, into, shapes);
-  run_guard_cost(at, into);
   run_other_ops(at, into);
+  for (const decode_shape& shape : decode_shapes()) run_decode(at, shape, into, shapes);
+  if (!json.empty() && json != "-") into.write(json);  // what there is, should the rest be cut off
+  run_guard_cost(at, into);
   if (!json.empty()) into.write(json);
   return 0;
 }
