@@ -6,8 +6,8 @@
 #include "kernels/metadata/kv_indices.hpp"
 #include "kernels/metadata/spec_page_table.hpp"
 #include "kernels/metadata/token_inputs.hpp"
+#include "tests/kernels/far_table.hpp"
 #include "tests/kernels/metadata_outputs.hpp"
-#include "tests/kernels/sparse_table.hpp"
 #include "tests/test_device.hpp"
 
 using namespace stepgraph;
@@ -22,6 +22,12 @@ constexpr std::int64_t far = 2 * stride;  // the live line, 2^31 + 8
 constexpr std::int64_t wrapped = 8;       // far, in 32 bits
 constexpr std::int32_t length = 1501, page = 4, pages = (length + page - 1) / page, rows = 3;
 constexpr std::int64_t width = 2048;
+
+std::vector<std::int32_t> counting(std::int32_t first, std::int64_t count) {
+  std::vector<std::int32_t> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(first + static_cast<std::int32_t>(i));
+  return values;
+}
 
 /// An output whose line 2 is far away.
 class far_output {
@@ -42,7 +48,7 @@ class far_output {
     table_.set(far, poison);
     table_.set(wrapped, poison);
   }
-  sparse_table table_;
+  far_table table_;
 };
 
 /// A step whose row 2 alone has tokens, from line 2 of a source whose slots are 400, 401, ...
@@ -62,7 +68,7 @@ struct far_step {
     source = {.table = table.data(), .row_stride = stride, .requests = rows, .columns = width};
     query = {counts.data(), false, 1, rows};
   }
-  sparse_table table;
+  far_table table;
   device_vector<std::int32_t> live, seq_lens, requests, counts;
   row_lengths lengths;
   page_source source;

@@ -1,9 +1,10 @@
 #include <doctest/doctest.h>
+
 #include "graphs/graph.hpp"
 #include "kernels/metadata/decode_metadata.hpp"
 #include "kernels/metadata/dsa_metadata.hpp"
+#include "tests/kernels/far_table.hpp"
 #include "tests/kernels/metadata_outputs.hpp"
-#include "tests/kernels/sparse_table.hpp"
 #include "tests/reference/metadata.hpp"
 #include "tests/reference/random_batch.hpp"
 #include "tests/test_device.hpp"
@@ -12,12 +13,18 @@ using namespace stepgraph;
 
 namespace {
 
+std::vector<std::int32_t> counting(std::int32_t first, std::int64_t count) {
+  std::vector<std::int32_t> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(first + static_cast<std::int32_t>(i));
+  return values;
+}
+
 /// Row `row` of a table of `rows` lines `stride` entries apart, alone live with `length` tokens, read from
 /// the last line of a source of the same shape.
 void far_row(std::int64_t rows, std::int64_t stride, std::int64_t width, std::int32_t length) {
   CAPTURE(stride);
   const stream at(test_device());
-  const sparse_table source(at, rows * stride), table(at, rows * stride);
+  const far_table source(at, rows * stride), table(at, rows * stride);
   const std::int64_t row = rows - 1, first = row * stride;
   source.set(first, counting(100, length));
   const std::vector<std::int32_t> poison(length + 8, output_poison);

@@ -13,9 +13,9 @@ namespace stepgraph {
 
 /// Far more int32 than are ever touched: device memory, or address space of the host without memory behind
 /// it.
-class sparse_table {
+class far_table {
  public:
-  sparse_table(stream_ref at, std::int64_t entries) : at_(at), bytes_(entries * 4) {
+  far_table(stream_ref at, std::int64_t entries) : at_(at), bytes_(entries * 4) {
     if (!at.is_host()) {
       block_ = buffer(device_memory(at.where()), bytes_);
       data_ = block_.as<std::int32_t>();
@@ -23,14 +23,14 @@ class sparse_table {
     }
     void* const mapped =
         mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) throw std::runtime_error("no address space for a sparse table");
+    if (mapped == MAP_FAILED) throw std::runtime_error("no address space for a far table");
     data_ = static_cast<std::int32_t*>(mapped);
   }
-  ~sparse_table() {
+  ~far_table() {
     if (at_.is_host()) munmap(data_, bytes_);
   }
-  sparse_table(const sparse_table&) = delete;
-  sparse_table& operator=(const sparse_table&) = delete;
+  far_table(const far_table&) = delete;
+  far_table& operator=(const far_table&) = delete;
 
   std::int32_t* data() const { return data_; }
   void set(std::int64_t first, const std::vector<std::int32_t>& values) const {
@@ -50,12 +50,5 @@ class sparse_table {
   buffer block_;
   std::int32_t* data_ = nullptr;
 };
-
-/// first, first + 1, ...
-inline std::vector<std::int32_t> counting(std::int32_t first, std::int64_t count) {
-  std::vector<std::int32_t> values;
-  for (std::int64_t i = 0; i < count; ++i) values.push_back(first + static_cast<std::int32_t>(i));
-  return values;
-}
 
 }  // namespace stepgraph
