@@ -30,11 +30,42 @@ std::vector<std::int32_t> random_slots(int requests, std::int64_t width, int pag
   return slots;
 }
 
+void print_timing(const std::string& name, const timing& t, double bar) {
+  std::printf("    %-44s %8.3f us  (%.3f to %.3f)%s\n", name.c_str(), t.median, t.minimum, t.maximum,
+              bar == 0 || t.median <= bar ? "" : " <-- over its bar");
+}
+
+double copy_us(stream_ref at, std::int64_t bytes) {
+  static const double us_a_byte = [at] {
+    constexpr std::int64_t size = std::int64_t{1} << 30;
+    const buffer from(device_memory(at.where()), size), to(device_memory(at.where()), size);
+    at.fill(from.data(), 1, size);
+    const timing t =
+        time_chain(at, [&](stream_ref s) { plain_copy(s, to.data(), from.data(), size); }, {.replays = 2});
+    return t.median / (2 * size);
+  }();
+  return us_a_byte * bytes;
+}
+
+void print_bytes(const timing& t, std::int64_t bytes, stream_ref at) {
+  if (bytes > 0)
+    std::printf("    %-44s %8.2f times the bytes at the bandwidth of a copy\n", "",
+                t.median / copy_us(at, bytes));
+}
+
 namespace {
 
-void print(const char* name, const timing& t, double bar) {
-  std::printf("    %-44s %8.3f us  (%.3f to %.3f)%s\n", name, t.median, t.minimum, t.maximum,
-              t.median <= bar ? "" : " <-- over its bar");
+/// Times stepgraph's own op beside the four policies, `by(policy, stream)`, and reports all five.
+template <class Own, class By>
+void measure(stream_ref at, report& into, const std::string& name, nlohmann::json parameters, double bar,
+             std::int64_t bytes, const Own& own, const By& by) {
+  parameters["bar_us"] = bar;
+  std::printf("%s (at most %.2f us)\n", name.c_str(), bar);
+  const policy_times others = time_policies(at, into, name, parameters, bytes, by);
+  const timing t = time_chain(at, own);
+  print_timing("stepgraph", t, bar);
+  print_bytes(t, bytes, at);
+  into.add(name + ", stepgraph", parameters, t, bytes, others.best, others.best_us);
 }
 
 constexpr int query_tokens_a_row = 4;
@@ -86,30 +117,24 @@ void run_dsa(stream_ref at, report& into) {
                {"DSA verify, compact, row_of", false, false, 4.8},
                {"DSA verify, wide, a line a token", true, true, 24},
                {"DSA verify, wide, row_of", false, true, 9.5}};
+  const auto run = [&](const char* name, const dsa_metadata_params& params, double bar, std::int64_t bytes) {
+    measure(
+        at, into, name,
+        {{"page", 64}, {"width", 131072}, {"batch", 64}, {"tokens", in.tokens}, {"live", 65536}}, bar, bytes,
+        [&](stream_ref s) { dsa_metadata(s, params); },
+        [&](guard_policy policy, stream_ref s) { dsa_by(policy, s, params); });
+  };
   for (const auto& c : cases) {
-    const auto params = in.params(c.line_per_token, c.token_table);
-    const timing t = time_chain(at, [&](stream_ref s) { dsa_metadata(s, params); });
     const std::int64_t lines = c.line_per_token ? in.tokens : 64;
-    print(c.name, t, c.bar);
-    into.add(c.name,
-             {{"page", 64},
-              {"width", 131072},
-              {"batch", 64},
-              {"tokens", in.tokens},
-              {"live", 65536},
-              {"bar_us", c.bar}},
-             t, lines * 4096 + 64 * 1024 * 32 + (c.token_table ? (lines + 64) * 65536 * 4 : 0));
+    run(c.name, in.params(c.line_per_token, c.token_table), c.bar,
+        lines * 4096 + 64 * 1024 * 32 + (c.token_table ? (lines + 64) * 65536 * 4 : 0));
   }
   // the same kernel with E of 1 to 4 accepted tokens
   std::vector<std::int32_t> ragged;
   for (int r = 0; r < 64; ++r) ragged.push_back(1 + r % query_tokens_a_row);
   at.copy(in.counts.data(), ragged.data(), ragged.size() * sizeof(std::int32_t));
   at.synchronize();
-  const auto params = in.params(true, false);
-  const timing t = time_chain(at, [&](stream_ref s) { dsa_metadata(s, params); });
-  print("DSA draft-extend, ragged, compact", t, 5);
-  into.add("DSA draft-extend, ragged, compact",
-           {{"page", 64}, {"width", 131072}, {"batch", 64}, {"live", 65536}, {"bar_us", 5}}, t);
+  run("DSA draft-extend, ragged, compact", in.params(true, false), 5, 160 * 4096 + 64 * 1024 * 32);
 }
 
 /// C4 and C128 in one node: page 256, 4,096 page columns, 64 tokens of 1,000 to 4,096.
@@ -150,15 +175,15 @@ void run_compressed(stream_ref at, report& into) {
     const std::int64_t capacity = columns << (8 - p.level[i].ratio_shift);
     p.level[i].page_indices = {.data = vector(tokens * capacity), .stride = capacity, .columns = capacity};
   }
-  const timing both = time_chain(at, [&](stream_ref s) { compressed_metadata(s, p); });
-  print("C4 and C128, indices of both", both, 2.2);
-  into.add("C4 and C128, indices of both",
-           {{"page", 256}, {"width", 1048576}, {"batch", 64}, {"bar_us", 2.2}}, both);
+  const auto run = [&](const char* name) {
+    measure(
+        at, into, name, {{"page", 256}, {"width", 1048576}, {"batch", tokens}}, 2.2, 0,
+        [&](stream_ref s) { compressed_metadata(s, p); },
+        [&](guard_policy policy, stream_ref s) { compressed_by(policy, s, p); });
+  };
+  run("C4 and C128, indices of both");
   p.level[0].page_indices = {};
-  const timing one = time_chain(at, [&](stream_ref s) { compressed_metadata(s, p); });
-  print("C4 and C128, indices of C128", one, 2.2);
-  into.add("C4 and C128, indices of C128",
-           {{"page", 256}, {"width", 1048576}, {"batch", 64}, {"bar_us", 2.2}}, one);
+  run("C4 and C128, indices of C128");
 }
 
 void run_draft_steps(stream_ref at, report& into) {
@@ -173,10 +198,10 @@ void run_draft_steps(stream_ref at, report& into) {
                                 .cu_seqlens_k = cu.data(),
                                 .out_cache_loc = loc.data(),
                                 .position = position.data()};
-  const timing t = time_chain(at, [&](stream_ref s) { draft_steps_metadata(s, p); });
-  print("all four draft steps", t, 2.6);
-  into.add("all four draft steps",
-           {{"page", 64}, {"width", 1048576}, {"batch", 64}, {"live", 4096}, {"bar_us", 2.6}}, t);
+  measure(
+      at, into, "all four draft steps", {{"page", 64}, {"width", 1048576}, {"batch", 64}, {"live", 4096}},
+      2.6, 0, [&](stream_ref s) { draft_steps_metadata(s, p); },
+      [&](guard_policy policy, stream_ref s) { draft_steps_by(policy, s, p); });
 }
 
 }  // namespace

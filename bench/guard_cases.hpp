@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "bench/guard_comparators.hpp"
@@ -101,6 +102,34 @@ struct decode_inputs {
   device_array<std::int64_t> seq_lens, requests;
   device_array<std::int32_t> source, cache_seqlens, cu_seqlens_k, table;
 };
+
+/// `bar`: microseconds that it may take, 0 for none.
+void print_timing(const std::string& name, const timing& t, double bar = 0);
+
+/// What `bytes`, read and written, take at the bandwidth of a large copy.
+double copy_us(stream_ref at, std::int64_t bytes);
+void print_bytes(const timing& t, std::int64_t bytes, stream_ref at);
+
+struct policy_times {
+  std::string best;  // policy
+  double best_us = 0;
+};
+/// Times the four policies, `by(policy, stream)`, on one op's inputs.
+template <class By>
+policy_times time_policies(stream_ref at, report& into, const std::string& name,
+                           const nlohmann::json& parameters, std::int64_t bytes, const By& by) {
+  policy_times result;
+  for (const guard_policy policy : {guard_policy::full_width, guard_policy::early_exit,
+                                    guard_policy::bounded_grid, guard_policy::block_a_row}) {
+    const bool slow = policy == guard_policy::full_width || policy == guard_policy::early_exit;
+    const timing t = time_chain(at, [&](stream_ref s) { by(policy, s); },
+                                {.replays = slow ? 2 : 10, .count = slow ? 7 : 21});
+    print_timing(to_string(policy), t);
+    into.add(name + ", " + to_string(policy), parameters, t, bytes);
+    if (result.best.empty() || t.median < result.best_us) result = {to_string(policy), t.median};
+  }
+  return result;
+}
 
 /// DSA, compressed attention and draft steps.
 void run_other_ops(stream_ref at, report& into);

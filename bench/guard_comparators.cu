@@ -1,5 +1,8 @@
 #include "bench/guard_comparators.hpp"
+#include "kernels/metadata/compressed_metadata_op.hpp"
 #include "kernels/metadata/decode_metadata_op.hpp"
+#include "kernels/metadata/draft_steps_metadata_op.hpp"
+#include "kernels/metadata/dsa_metadata_op.hpp"
 #include "kernels/tile_driver.cuh"
 
 namespace stepgraph::bench {
@@ -7,76 +10,104 @@ namespace {
 
 constexpr int block_columns = 1024;
 
-__device__ void column_block(const plain_decode_metadata_op& op, int row, std::int64_t block,
-                             std::int64_t columns) {
-  const auto request = op.p.requests[row];
-  const std::int64_t end = min((block + 1) * block_columns, columns);
-  for (std::int64_t x = block * block_columns + threadIdx.x; x < end; x += blockDim.x)
-    op.p.page_table[row * op.p.page_table_stride + x] =
-        static_cast<std::int32_t>(op.p.source.page(request, x));
+/// Captured columns of a line.
+__device__ std::int64_t captured(const plain_decode_metadata_op& op, int) {
+  return op.p.page_columns;
+}
+__device__ std::int64_t captured(const draft_steps_metadata_op& op, int index) {
+  return index < op.p.steps ? 1 : op.p.decode.page_columns;
+}
+__device__ std::int64_t captured(const compressed_metadata_op& op, int index) {
+  return op.p.level[index / op.p.tokens].page_indices.columns;
+}
+__device__ std::int64_t captured(const dsa_metadata_op& op, int index) {
+  const auto which = op.split(index);  // the row now
+  return index < op.rows() ? op.sink(which).columns : 0;
 }
 
-__device__ void vectors(const plain_decode_metadata_op& op) {
+template <class Op>
+struct policy_params {
+  Op op;
+  std::int64_t width;  // captured columns of the widest line
+};
+
+template <class Op>
+__device__ void column_block(block_team& team, const Op& op, int index, std::int64_t block) {
+  const auto line = op.load(index);
+  const std::int64_t begin = block * block_columns, end = begin + block_columns;
+  if (begin < line.columns)
+    op.tile(team, index, line, static_cast<std::int32_t>(begin),
+            static_cast<std::int32_t>(end < line.columns ? end : line.columns));
+}
+
+// grid: (column blocks of the captured width, lines + 1); every block computes its columns
+template <class Op>
+__global__ void full_width(const __grid_constant__ policy_params<Op> p) {
   __shared__ block_team::storage storage;
   block_team team(storage);
-  op.vectors(team);
-}
-
-// grid: (column blocks of the captured width, rows + 1); every block computes its columns
-__global__ void full_width(const __grid_constant__ plain_decode_metadata_op op) {
   if (blockIdx.y == 0) {
-    if (blockIdx.x == 0) vectors(op);
+    if (blockIdx.x == 0) p.op.vectors(team);
     return;
   }
-  column_block(op, static_cast<int>(blockIdx.y) - 1, blockIdx.x, op.p.page_columns);
+  const int index = static_cast<int>(blockIdx.y) - 1;
+  auto line = p.op.load(index);
+  const std::int64_t columns = captured(p.op, index), begin = std::int64_t{blockIdx.x} * block_columns;
+  line.columns = line.live = static_cast<std::int32_t>(columns);
+  if (begin < columns)
+    p.op.tile(team, index, line, static_cast<std::int32_t>(begin),
+              static_cast<std::int32_t>(min(begin + block_columns, columns)));
 }
 
 // the same grid; a block whose columns are dead ends
-__global__ void early_exit(const __grid_constant__ plain_decode_metadata_op op) {
-  if (blockIdx.y == 0) {
-    if (blockIdx.x == 0) vectors(op);
-    return;
-  }
-  const int row = static_cast<int>(blockIdx.y) - 1;
-  const std::int64_t live = pages_of(op.p.lengths.length(row), op.p.source.page_shift);
-  if (std::int64_t{blockIdx.x} * block_columns < live) column_block(op, row, blockIdx.x, live);
-}
-
-// grid: 8192, or fewer where there are fewer column blocks; each walks the captured column blocks of all rows
-__global__ void bounded_grid(const __grid_constant__ plain_decode_metadata_op op) {
-  if (blockIdx.x == 0) vectors(op);
-  const std::int64_t blocks_a_row = (op.p.page_columns + block_columns - 1) / block_columns;
-  for (std::int64_t i = blockIdx.x; i < blocks_a_row * op.p.lengths.rows; i += gridDim.x) {
-    const int row = static_cast<int>(i / blocks_a_row);
-    const std::int64_t live = pages_of(op.p.lengths.length(row), op.p.source.page_shift);
-    if (i % blocks_a_row * block_columns < live) column_block(op, row, i % blocks_a_row, live);
-  }
-}
-
-// grid: rows + 1; a block walks its row
-__global__ void block_a_row(const __grid_constant__ plain_decode_metadata_op op) {
-  if (blockIdx.x == 0) return vectors(op);
-  const int row = static_cast<int>(blockIdx.x) - 1;
-  const std::int64_t live = pages_of(op.p.lengths.length(row), op.p.source.page_shift);
-  for (std::int64_t block = 0; block * block_columns < live; ++block) column_block(op, row, block, live);
-}
-
-// stepgraph's grid and heads, without help: what the driver's second half costs rows that have no need of it
-__global__ void __launch_bounds__(tile_threads, 4)
-    heads_only(const __grid_constant__ plain_decode_metadata_op op) {
-  wait_for_predecessor();
-  if (blockIdx.x == 0) {
-    if (blockIdx.y == 0) vectors(op);
-    return;
-  }
+template <class Op>
+__global__ void early_exit(const __grid_constant__ policy_params<Op> p) {
   __shared__ block_team::storage storage;
   block_team team(storage);
-  const int row = static_cast<int>(blockIdx.x) - 1;
-  const page_line line = op.load(row);
-  const int head = head_columns(line.columns, op.least_columns(), 2 * op.tile_columns);
-  const int begin = min(static_cast<int>(blockIdx.y) * head, line.columns),
-            end = min(begin + head, line.columns);
-  if (begin < end) op.tile(team, row, line, begin, end);
+  if (blockIdx.y == 0) {
+    if (blockIdx.x == 0) p.op.vectors(team);
+    return;
+  }
+  column_block(team, p.op, static_cast<int>(blockIdx.y) - 1, blockIdx.x);
+}
+
+// grid: 8192, or fewer where there are fewer column blocks; each walks the captured column blocks of all lines
+template <class Op>
+__global__ void bounded_grid(const __grid_constant__ policy_params<Op> p) {
+  __shared__ block_team::storage storage;
+  block_team team(storage);
+  if (blockIdx.x == 0) p.op.vectors(team);
+  const std::int64_t blocks_a_line = (p.width + block_columns - 1) / block_columns;
+  for (std::int64_t i = blockIdx.x; i < blocks_a_line * p.op.lines(); i += gridDim.x)
+    column_block(team, p.op, static_cast<int>(i / blocks_a_line), i % blocks_a_line);
+}
+
+// grid: lines + 1; a block walks its line
+template <class Op>
+__global__ void block_a_row(const __grid_constant__ policy_params<Op> p) {
+  __shared__ block_team::storage storage;
+  block_team team(storage);
+  if (blockIdx.x == 0) return p.op.vectors(team);
+  const int index = static_cast<int>(blockIdx.x) - 1;
+  if (const auto line = p.op.load(index); line.columns > 0) p.op.tile(team, index, line, 0, line.columns);
+}
+
+template <class Op>
+void run_by(guard_policy policy, stream_ref at, const Op& op, std::int64_t width) {
+  const policy_params<Op> p{op, width};
+  const auto column_blocks = static_cast<unsigned>((width + block_columns - 1) / block_columns);
+  const auto lines = static_cast<unsigned>(op.lines());
+  const dim3 block(tile_threads);
+  switch (policy) {
+    case guard_policy::full_width:
+      return launch(at, "full_width", full_width<Op>, dim3(column_blocks, lines + 1), block, p, 0, false);
+    case guard_policy::early_exit:
+      return launch(at, "early_exit", early_exit<Op>, dim3(column_blocks, lines + 1), block, p, 0, false);
+    case guard_policy::bounded_grid:
+      return launch(at, "bounded_grid", bounded_grid<Op>, dim3(std::min(8192u, column_blocks * lines)), block,
+                    p, 0, false);
+    case guard_policy::block_a_row:
+      return launch(at, "block_a_row", block_a_row<Op>, dim3(lines + 1), block, p, 0, false);
+  }
 }
 
 // no more than the chain of loads that the definition asks for: a column a thread, no checks, no vectors
@@ -118,12 +149,16 @@ __global__ void copy(const __grid_constant__ copy_params p) {
   for (; i < p.count; i += step) p.to[i] = p.from[i];
 }
 
-// heads of 16 KiB or of four gathers a thread, where stepgraph's own are a quarter of that
-struct large_heads_op : plain_decode_metadata_op {
-  __host__ __device__ __forceinline__ int least_columns() const {
-    return 4 * plain_decode_metadata_op::least_columns();
+tile_grid shaped(tile_grid grid, int lines, const kernel_shape& shape) {
+  if (shape.head_blocks >= 0) {
+    grid.parts_shift = 0;
+    while (lines << (grid.parts_shift + 1) <= shape.head_blocks) ++grid.parts_shift;
+    grid.heads = lines << grid.parts_shift;
   }
-};
+  if (shape.helpers >= 0) grid.helpers = shape.helpers;
+  if (shape.lets_in_late >= 0) grid.lets_in_late = shape.lets_in_late != 0;
+  return grid;
+}
 
 struct unguarded_op : plain_decode_metadata_op {
   __host__ __device__ __forceinline__ line load(int row) const {
@@ -149,47 +184,39 @@ const char* to_string(guard_policy policy) {
 }
 
 void decode_by(guard_policy policy, stream_ref at, const decode_metadata_params& params) {
-  const plain_decode_metadata_op op{params};
-  const auto column_blocks = static_cast<unsigned>((params.page_columns + block_columns - 1) / block_columns);
-  const auto rows = static_cast<unsigned>(params.lengths.rows);
-  const dim3 block(tile_threads);
-  switch (policy) {
-    case guard_policy::full_width:
-      return launch(at, "full_width", full_width, dim3(column_blocks, rows + 1), block, op, 0, false);
-    case guard_policy::early_exit:
-      return launch(at, "early_exit", early_exit, dim3(column_blocks, rows + 1), block, op, 0, false);
-    case guard_policy::bounded_grid:
-      return launch(at, "bounded_grid", bounded_grid, dim3(std::min(8192u, column_blocks * rows)), block, op,
-                    0, false);
-    case guard_policy::block_a_row:
-      return launch(at, "block_a_row", block_a_row, dim3(rows + 1), block, op, 0, false);
-  }
+  run_by(policy, at, plain_decode_metadata_op{params}, params.page_columns);
+}
+
+void dsa_by(guard_policy policy, stream_ref at, const dsa_metadata_params& params) {
+  run_by(policy, at, dsa_metadata_op{params},
+         std::max(params.real_page_table.columns, params.page_table_1.columns));
+}
+
+void compressed_by(guard_policy policy, stream_ref at, const compressed_metadata_params& params) {
+  std::int64_t width = 1;
+  for (const compression_level& level : params.level) width = std::max(width, level.page_indices.columns);
+  run_by(policy, at, compressed_metadata_op{params}, width);
+}
+
+void draft_steps_by(guard_policy policy, stream_ref at, draft_steps_metadata_params params) {
+  params.decode.lengths.delta = params.steps;
+  run_by(policy, at, draft_steps_metadata_op{params}, params.decode.page_columns);
 }
 
 void decode_shaped(stream_ref at, const decode_metadata_params& params, const kernel_shape& shape) {
-  const auto run = [&](const auto& op, auto* kernel) {
-    const tile_grid grid = grid_for(op.lines(), at.where().multiprocessors(), shape.blocks_a_multiprocessor);
-    launch(at, op.name, kernel, dim3(grid.x, grid.parts), dim3(tile_threads), op, 0, shape.programmatic);
-  };
   const plain_decode_metadata_op op{params};
-  const large_heads_op large{{params}};
-  if (shape.large_heads)
-    run(large, shape.early_trigger ? run_tiles<large_heads_op, true> : run_tiles<large_heads_op>);
-  else
-    run(op, shape.early_trigger ? run_tiles<plain_decode_metadata_op, true>
-                                : run_tiles<plain_decode_metadata_op>);
-}
-
-void decode_heads_only(stream_ref at, const decode_metadata_params& params) {
-  const plain_decode_metadata_op op{params};
-  const tile_grid shape = grid_for(op.lines(), at.where().multiprocessors());
-  launch(at, "heads_only", heads_only, dim3(shape.x, shape.parts), dim3(tile_threads), op);
+  launch_tiles_on(at, op,
+                  shaped(grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>,
+                                  at.where().multiprocessors()),
+                         op.lines(), shape),
+                  shape.programmatic);
 }
 
 void decode_chain_only(stream_ref at, const decode_metadata_params& params) {
   const plain_decode_metadata_op op{params};
-  const tile_grid shape = grid_for(op.lines(), at.where().multiprocessors());
-  launch(at, "chain_only", chain_only, dim3(shape.x, shape.parts), dim3(tile_threads), op);
+  const tile_grid grid = grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>,
+                                  at.where().multiprocessors());
+  launch(at, "chain_only", chain_only, dim3(op.lines() + 1, 1 << grid.parts_shift), dim3(tile_threads), op);
 }
 
 void decode_unguarded(stream_ref at, const decode_metadata_params& params) {

@@ -1,9 +1,12 @@
 #pragma once
 
+#include "kernels/metadata/compressed_metadata.hpp"
 #include "kernels/metadata/decode_metadata.hpp"
+#include "kernels/metadata/draft_steps_metadata.hpp"
+#include "kernels/metadata/dsa_metadata.hpp"
 
-/// Other ways to keep decode metadata's cost near the live region, on the same inputs as stepgraph's own;
-/// each is one kernel launched without programmatic overlap, as engines do.
+/// Other ways to keep the cost of metadata near the live region, on the same inputs as stepgraph's own and with
+/// the same bodies; each is one kernel launched without programmatic overlap, as engines do.
 namespace stepgraph::bench {
 
 enum class guard_policy {
@@ -15,19 +18,20 @@ enum class guard_policy {
 const char* to_string(guard_policy policy);
 
 void decode_by(guard_policy policy, stream_ref at, const decode_metadata_params& params);
+void dsa_by(guard_policy policy, stream_ref at, const dsa_metadata_params& params);
+void compressed_by(guard_policy policy, stream_ref at, const compressed_metadata_params& params);
+void draft_steps_by(guard_policy policy, stream_ref at, draft_steps_metadata_params params);
 
-/// Other shapes of stepgraph's own kernel.
+/// Other grids of stepgraph's own kernel; what is negative is as the driver chooses.
 struct kernel_shape {
-  int blocks_a_multiprocessor = 0;  // 0: as the driver chooses
-  bool programmatic = true;         // launched programmatically
-  bool early_trigger = false;       // lets the successor in before it waits for its predecessor
-  bool large_heads = false;         // heads four times the driver's least
+  int head_blocks = -1;      // that lines' parts may fill
+  int helpers = -1;          // blocks
+  int lets_in_late = -1;     // 0 or 1: the successor is let in as blocks end
+  bool programmatic = true;  // launched programmatically
 };
 void decode_shaped(stream_ref at, const decode_metadata_params& params, const kernel_shape& shape);
 
-/// Parts of stepgraph's own kernel, to see what each costs: heads of rows without help, and the bare chain of
-/// loads (length and request, entry, store). Right only where rows are no longer than their heads.
-void decode_heads_only(stream_ref at, const decode_metadata_params& params);
+/// The bare chain of loads (length and request, entry, store), a column a thread: no checks, no vectors.
 void decode_chain_only(stream_ref at, const decode_metadata_params& params);
 
 /// stepgraph's own kernel with its guard compiled out: every row is taken to be `page_columns` long.

@@ -12,10 +12,6 @@
 namespace stepgraph::bench {
 namespace {
 
-void print(const char* name, const timing& t, const char* note = "") {
-  std::printf("    %-34s %8.3f us  (%.3f to %.3f) %s\n", name, t.median, t.minimum, t.maximum, note);
-}
-
 /// Live columns of all rows, and lengths: what two ways to make them must agree on.
 std::vector<std::int32_t> live_outputs(stream_ref at, const decode_inputs& in) {
   const auto table = in.table.get(at);
@@ -42,42 +38,36 @@ void run_decode(stream_ref at, const decode_shape& shape, report& into, bool sha
                                      {"bar_us", shape.bar}};
   decode_metadata(at, params);
   const auto own_outputs = live_outputs(at, in);
-  std::string best;
-  double best_us = 0;
   for (const guard_policy policy : {guard_policy::full_width, guard_policy::early_exit,
                                     guard_policy::bounded_grid, guard_policy::block_a_row}) {
     in.table.fill(at);
     decode_by(policy, at, params);
     if (live_outputs(at, in) != own_outputs) throw error(message(to_string(policy), ": outputs differ"));
-    const bool slow = policy == guard_policy::full_width || policy == guard_policy::early_exit;
-    const timing t = time_chain(at, [&](stream_ref s) { decode_by(policy, s, params); },
-                                {.replays = slow ? 2 : 10, .count = slow ? 7 : 21});
-    print(to_string(policy), t);
-    into.add(std::string("decode metadata, ") + to_string(policy), parameters, t, in.bytes());
-    if (best.empty() || t.median < best_us) best = to_string(policy), best_us = t.median;
   }
+  const policy_times others =
+      time_policies(at, into, "decode metadata", parameters, in.bytes(),
+                    [&](guard_policy policy, stream_ref s) { decode_by(policy, s, params); });
   const timing own = time_chain(at, [&](stream_ref s) { decode_metadata(s, params); });
-  print("stepgraph", own, own.median <= shape.bar ? "" : "<-- over its bar");
-  into.add("decode metadata, stepgraph", parameters, own, in.bytes(), best, best_us);
+  print_timing("stepgraph", own, shape.bar);
+  print_bytes(own, in.bytes(), at);
+  into.add("decode metadata, stepgraph", parameters, own, in.bytes(), others.best, others.best_us);
   const timing serial =
       time_chain(at, [&](stream_ref s) { decode_shaped(s, params, {.programmatic = false}); });
-  print("stepgraph, no programmatic launch", serial);
+  print_timing("stepgraph, no programmatic launch", serial);
   into.add("decode metadata, stepgraph without programmatic launch", parameters, serial, in.bytes());
   if (!shapes) return;
-  print("heads only", time_chain(at, [&](stream_ref s) { decode_heads_only(s, params); }));
-  print("chain only", time_chain(at, [&](stream_ref s) { decode_chain_only(s, params); }));
-  const auto variant = [&](const char* name, const kernel_shape& other) {
-    const timing t = time_chain(at, [&](stream_ref s) { decode_shaped(s, params, other); });
-    print(name, t);
-    into.add(std::string("decode metadata, ") + name, parameters, t, in.bytes());
+  const auto variant = [&](const std::string& name, const auto& enqueue) {
+    const timing t = time_chain(at, enqueue);
+    print_timing(name, t);
+    into.add("decode metadata, " + name, parameters, t, in.bytes());
   };
-  variant("early trigger", {.early_trigger = true});
-  variant("large heads", {.large_heads = true});
-  variant("large heads, early trigger", {.early_trigger = true, .large_heads = true});
-  variant("one block a multiprocessor", {.blocks_a_multiprocessor = 1});
-  variant("two blocks a multiprocessor", {.blocks_a_multiprocessor = 2});
-  variant("four blocks a multiprocessor", {.blocks_a_multiprocessor = 4});
-  variant("four blocks, large heads", {.blocks_a_multiprocessor = 4, .large_heads = true});
+  variant("chain of loads only", [&](stream_ref s) { decode_chain_only(s, params); });
+  for (const int heads : {33, 66, 132, 264})
+    for (const int helpers : {33, 132})
+      for (const int late : {0, 1})
+        variant(message("heads ", heads, ", helpers ", helpers, late ? ", late" : ""), [&](stream_ref s) {
+          decode_shaped(s, params, {.head_blocks = heads, .helpers = helpers, .lets_in_late = late});
+        });
 }
 
 /// Width 1,048,576 against width 4,096 at one live length, and everything live with and without the guard.
@@ -90,7 +80,7 @@ void run_guard_cost(stream_ref at, report& into) {
       const auto params = in.params();
       const timing t = time_chain(at, [&](stream_ref s) { decode_metadata(s, params); });
       if (width == 4096) narrow = t.median;
-      print(message("page ", 1 << page_shift, ", 64 x 4096 in width ", width).c_str(), t);
+      print_timing(message("page ", 1 << page_shift, ", 64 x 4096 in width ", width), t);
       into.add("decode metadata, same live length in two widths",
                {{"page", 1 << page_shift}, {"width", width}, {"batch", 64}, {"live", 4096}}, t, in.bytes(),
                width == 4096 ? "" : "width 4096", narrow);
@@ -101,8 +91,8 @@ void run_guard_cost(stream_ref at, report& into) {
     const auto params = in.params();
     const timing bare = time_chain(at, [&](stream_ref s) { decode_unguarded(s, params); }, {.replays = 3});
     const timing own = time_chain(at, [&](stream_ref s) { decode_metadata(s, params); }, {.replays = 3});
-    print(message("everything live, 64 x ", width).c_str(), own);
-    print("  guard compiled out", bare);
+    print_timing(message("everything live, 64 x ", width), own);
+    print_timing("  guard compiled out", bare);
     into.add("decode metadata, everything live",
              {{"page", 1}, {"width", width}, {"batch", 64}, {"live", width}}, own, in.bytes(),
              "guard compiled out", bare.median);
@@ -113,7 +103,7 @@ void run_floors(stream_ref at, report& into) {
   for (const bool programmatic : {false, true})
     for (const int blocks : {1, 66, 264}) {
       const timing t = time_chain(at, [&](stream_ref s) { empty_kernel(s, blocks, programmatic); });
-      print(message("empty, ", blocks, " blocks", programmatic ? ", programmatic" : "").c_str(), t);
+      print_timing(message("empty, ", blocks, " blocks", programmatic ? ", programmatic" : ""), t);
       into.add("empty kernel", {{"blocks", blocks}, {"programmatic", programmatic}}, t);
     }
   for (const std::int64_t bytes : {std::int64_t{1} << 24, std::int64_t{1} << 30}) {
@@ -121,7 +111,7 @@ void run_floors(stream_ref at, report& into) {
     at.fill(from.data(), 1, bytes);
     const timing t =
         time_chain(at, [&](stream_ref s) { plain_copy(s, to.data(), from.data(), bytes); }, {.replays = 2});
-    print(message("copy of ", bytes, " bytes").c_str(), t, message(2e-6 * bytes / t.median, " TB/s").c_str());
+    print_timing(message("copy of ", bytes, " bytes: ", 2e-6 * bytes / t.median, " TB/s"), t);
     into.add("plain copy", {{"bytes", bytes}}, t, 2 * bytes);
   }
 }
@@ -141,9 +131,10 @@ int run(int argc, char** argv) {
   const stream at(device::cuda());
   report into(at.where(), commit);
   run_floors(at, into);
-  for (const decode_shape& shape : decode_shapes()) run_decode(at, shape, into, shapes);
-  run_guard_cost(at, into);
   run_other_ops(at, into);
+  for (const decode_shape& shape : decode_shapes()) run_decode(at, shape, into, shapes);
+  if (!json.empty() && json != "-") into.write(json);  // what there is, should the rest be cut off
+  run_guard_cost(at, into);
   if (!json.empty()) into.write(json);
   return 0;
 }

@@ -13,6 +13,15 @@ struct alignas(16) quad {
   std::int32_t v[4];
 };
 
+/// Stores what will not be read again before it has left the L2.
+STEPGRAPH_HD void store_streamed(std::int32_t* to, const quad& four) {
+#if defined(__CUDA_ARCH__)
+  __stcs(reinterpret_cast<int4*>(to), make_int4(four.v[0], four.v[1], four.v[2], four.v[3]));
+#else
+  *reinterpret_cast<quad*>(to) = four;
+#endif
+}
+
 STEPGRAPH_HD bool aligned16(const void* pointer) {
   return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0;
 }

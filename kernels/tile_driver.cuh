@@ -13,7 +13,10 @@ constexpr int tile_threads = 256;
 class block_team {
  public:
   using scan = cub::BlockScan<std::int64_t, tile_threads, cub::BLOCK_SCAN_WARP_SCANS>;
-  using storage = typename scan::TempStorage;
+  // note: two sums in turn, so that the one needs no barrier before the next
+  struct storage {
+    typename scan::TempStorage turn[2];
+  };
   __device__ explicit block_team(storage& shared) : shared_(shared) {}
 
   __device__ static int rank() { return threadIdx.x; }
@@ -22,136 +25,136 @@ class block_team {
 
   __device__ host_team::sum exclusive_sum(std::int64_t value) {
     host_team::sum result{};
-    scan(shared_).ExclusiveSum(value, result.before, result.total);
-    __syncthreads();  // the storage is used again
+    scan(shared_.turn[turn_]).ExclusiveSum(value, result.before, result.total);
+    turn_ ^= 1;
     return result;
   }
 
  private:
   storage& shared_;
+  int turn_ = 0;
 };
 
-/// What a launch of the driver looks like: `x` blocks beside each other, each with a line of its own but the
-/// first, `parts` of them for every line.
-struct tile_grid {
-  int x;
-  int parts;
+template <class Op>
+struct tile_params {
+  Op op;
+  tile_grid grid;
 };
-
-/// About two blocks a multiprocessor (one where there are few lines), never fewer than one a line, unless
-/// there are very many of these. A line's blocks are a power of two, so that kernels divide by shifts.
-inline tile_grid grid_for(int lines, int multiprocessors, int blocks_a_multiprocessor = 0) {
-  if (blocks_a_multiprocessor == 0) blocks_a_multiprocessor = lines > 8 ? 2 : 1;
-  const int wanted = blocks_a_multiprocessor * multiprocessors;
-  const int x = std::min(lines, 8 * multiprocessors) + 1;
-  int parts = 1;
-  while (2 * parts * x <= wanted) parts *= 2;
-  return {x, parts};
-}
 
 /// Columns of the head that each of a line's blocks begins with: the line in equal parts, unless that is too
 /// little for a block or more than `most`. Multiples of 128, which keep accesses aligned.
-__device__ __forceinline__ std::int32_t head_columns(std::int32_t columns, std::int32_t least,
-                                                     std::int32_t most) {
-  const auto parts = static_cast<std::int32_t>(gridDim.y);  // a power of two
-  const std::int32_t even = (((columns + parts - 1) >> (31 - __clz(parts))) + 127) & ~127;
+__device__ __forceinline__ std::int32_t head_columns(std::int32_t columns, int parts_shift,
+                                                     std::int32_t least, std::int32_t most) {
+  const std::int32_t even = (((columns + (1 << parts_shift) - 1) >> parts_shift) + 127) & ~127;
   return even < least ? least : even < most ? even : most;
 }
 
-/// What a block keeps of the lines it may help with.
+/// What a block keeps of the lines whose rest it shares in.
 template <class Op>
-struct help_storage {
+struct shared_lines {
   typename Op::line line[tile_threads];
-  std::int32_t first_tile[tile_threads];  // of the line, among the tiles of this round
+  std::int64_t first[tile_threads];  // unit of the line, among those left of this round
 };
 
-/// Hands a block its tiles one after another: heads of its own lines, then its share of all tiles past the
-/// heads, by index in their concatenation. All threads of the block ask together and get the same answer.
+/// Hands a block its pieces one after another: the head of its own line (of each of its lines, where these are
+/// very many), then, if that line is longer than its heads or the block is a helper, a range of all that is
+/// left, laid end to end. The ranges are of equal length, heads counted in. All threads ask together and get
+/// the same answer; a block of a short line asks nothing of others.
 template <class Op>
 class tile_queue {
  public:
-  /// `mine`: the line of this thread's rank, read early so that help need not wait for it.
-  __device__ tile_queue(const Op& op, block_team& team, help_storage<Op>& shared,
-                        const typename Op::line& mine)
-      : op_(op), team_(team), shared_(shared), mine_(mine), lines_(op.lines()) {}
+  __device__ tile_queue(const tile_params<Op>& p, block_team& team, shared_lines<Op>& shared)
+      : op_(p.op), grid_(p.grid), team_(team), shared_(shared), lines_(p.op.lines()) {
+    const int head = static_cast<int>(blockIdx.x) - 1;
+    is_part_ = head < grid_.heads;
+    rank_ = is_part_ ? head & ((1 << grid_.parts_shift) - 1) : head - grid_.heads;
+    own_ = is_part_ ? head >> grid_.parts_shift : lines_;
+  }
 
   int index;
   typename Op::line line;
   std::int32_t begin, end;
 
-  __device__ bool next() { return next_head() || (helps_ && next_shared()); }
-
-  /// Whether some line is longer than all its heads, asked before the block's own work: where none is,
-  /// nothing follows that work, and the block ends with it. The same barrier makes the lines read so far
-  /// known to the whole block.
-  __device__ void ask() {
-    shared_.line[threadIdx.x] = mine_;
-    int longer = tiles_of(mine_);
-    for (int other = tile_threads + static_cast<int>(threadIdx.x); other < lines_; other += tile_threads)
-      longer |= tiles_of(op_.load(other));
-    helps_ = __syncthreads_or(longer);
-  }
+  __device__ bool next() { return next_head() || ((!is_part_ || longer_) && next_shared()); }
 
  private:
   static constexpr std::int32_t most = 2 * Op::tile_columns;
-  static constexpr std::int32_t tile = Op::tile_columns;
+  static constexpr std::int32_t unit = 128;  // columns
+  static constexpr int count_shift = 40;     // of long lines, in sums of units
 
-  __device__ std::int32_t head(const typename Op::line& of) const {
-    return head_columns(of.columns, op_.least_columns(), most);
+  /// ceil(a / b); units of all lines of a round fit 32 bits.
+  __device__ static std::int64_t up(std::int64_t a, std::int32_t b) {
+    return static_cast<std::uint32_t>(a + b - 1) / static_cast<std::uint32_t>(b);
   }
-
-  /// Tiles past the line's heads.
-  __device__ std::int32_t tiles_of(const typename Op::line& of) const {
-    const std::int64_t rest = of.columns - std::int64_t{head(of)} * gridDim.y;
-    return rest > 0 ? static_cast<std::int32_t>((rest + tile - 1) / tile) : 0;
+  __device__ std::int64_t head(const typename Op::line& of) const {
+    return head_columns(of.columns, grid_.parts_shift, op_.least_columns(), most);
   }
+  __device__ std::int64_t first_unit(int line) const {
+    return shared_.first[line] & ((std::int64_t{1} << count_shift) - 1);
+  }
+  /// Blocks have one line each; where they have several, helpers do all the rest.
+  __device__ bool parts_help() const { return lines_ <= grid_.heads >> grid_.parts_shift; }
 
   __device__ bool next_head() {
-    // block 0 of x has the vectors instead
-    while (blockIdx.x > 0 && head_index_ < lines_) {
-      index = head_index_;
-      head_index_ += static_cast<int>(gridDim.x) - 1;
-      line = index < tile_threads ? shared_.line[index] : op_.load(index);
+    while (own_ < lines_) {
+      index = own_;
+      own_ += grid_.heads >> grid_.parts_shift;
+      line = op_.load(index);
       const std::int64_t each = head(line);
-      if (set(blockIdx.y * each, each)) return true;
+      longer_ = each << grid_.parts_shift < line.columns && parts_help();
+      if (set(rank_ * each, each)) return true;
     }
     return false;
   }
 
   __device__ bool next_shared() {
-    while (tile_index_ >= tiles_end_) {
+    while (from_ >= to_)
       if (!next_round()) return false;
-    }
-    const std::int32_t wanted = tile_index_ - tiles_begin_;
-    tile_index_ += static_cast<std::int32_t>(gridDim.x * gridDim.y);
-    int low = 0;  // the last line whose first tile is not past the wanted one
+    int low = 0;  // the last line whose first unit is not past the wanted one
 #pragma unroll
     for (int step = tile_threads / 2; step > 0; step /= 2)
-      if (shared_.first_tile[low + step] <= wanted) low += step;
+      if (first_unit(low + step) <= from_) low += step;
     index = base_ + low;
     line = shared_.line[low];
-    return set(std::int64_t{head(line)} * gridDim.y + std::int64_t{wanted - shared_.first_tile[low]} * tile,
-               tile);
+    const std::int64_t first = first_unit(low);
+    set((head(line) << grid_.parts_shift) + (from_ - first) * unit, (to_ - from_) * unit);
+    from_ += (end - begin + unit - 1) / unit;
+    return true;
   }
 
-  /// Scans the next lines, one a thread; false if there are none.
+  /// Scans the next lines, one a thread, and finds the block's range of what is left of them; false if there
+  /// are none. A part's block shares in its own line's round alone.
   __device__ bool next_round() {
-    base_ += tile_threads;
+    if (is_part_ && base_ >= 0) return false;
+    const int own = index;  // of a part
+    base_ = is_part_ ? own & ~(tile_threads - 1) : base_ + tile_threads;
     if (base_ >= lines_) return false;
-    if (base_ > 0) {
-      __syncthreads();  // the shared lines are written again
-      mine_ = {};
-      const int index_of_mine = base_ + static_cast<int>(threadIdx.x);
-      if (index_of_mine < lines_) mine_ = op_.load(index_of_mine);
-    }
-    const std::int32_t tiles = tiles_of(mine_);
-    if (!__syncthreads_or(tiles)) return true;
-    const host_team::sum sum = team_.exclusive_sum(tiles);
-    shared_.first_tile[threadIdx.x] = static_cast<std::int32_t>(sum.before);
-    shared_.line[threadIdx.x] = mine_;
+    const int other = base_ + static_cast<int>(threadIdx.x);
+    const auto mine = op_.load(other < lines_ ? other : lines_ - 1);
+    const std::int64_t rest = mine.columns - (head(mine) << grid_.parts_shift);
+    const bool is_long = other < lines_ && rest > 0;
+    if (!__syncthreads_or(is_long)) return true;
+    const auto sum =
+        team_.exclusive_sum(is_long ? (rest + unit - 1) / unit | std::int64_t{1} << count_shift : 0);
+    shared_.first[threadIdx.x] = sum.before;
+    shared_.line[threadIdx.x] = mine;
     __syncthreads();
-    tiles_begin_ = tiles_end_;
-    tiles_end_ += static_cast<std::int32_t>(sum.total);
+    const std::int64_t total = sum.total & ((std::int64_t{1} << count_shift) - 1);
+    const auto parts = static_cast<std::int32_t>(parts_help() ? sum.total >> count_shift : 0)
+                       << grid_.parts_shift;
+    constexpr std::int64_t had = most / unit;
+    const std::int64_t least = op_.least_columns() / unit;
+    std::int64_t share = up(total, grid_.helpers);
+    if (share > had && parts > 0) share = up(total + parts * had, grid_.helpers + parts);
+    if (share < least) share = least;
+    from_ = rank_ * share;
+    if (is_part_) {
+      const std::int64_t before = ((shared_.first[own - base_] >> count_shift) << grid_.parts_shift) + rank_;
+      from_ = grid_.helpers * share;
+      share = share > had ? share - had : 0;
+      from_ += before * share;
+    }
+    to_ = from_ + share < total ? from_ + share : total;
     return true;
   }
 
@@ -162,15 +165,15 @@ class tile_queue {
   }
 
   const Op& op_;
+  const tile_grid& grid_;
   block_team& team_;
-  help_storage<Op>& shared_;
-  typename Op::line mine_;
+  shared_lines<Op>& shared_;
   int lines_;
-  bool helps_ = false;
-  int head_index_ = static_cast<int>(blockIdx.x) - 1;
-  int base_ = -tile_threads;                      // first line of this round
-  std::int32_t tiles_begin_ = 0, tiles_end_ = 0;  // of this round
-  std::int32_t tile_index_ = static_cast<std::int32_t>(blockIdx.y * gridDim.x + blockIdx.x);
+  bool is_part_, longer_ = false;
+  int rank_;                        // among the line's parts, or among the helpers
+  int own_;                         // next line of its own
+  int base_ = -tile_threads;        // first line of this round
+  std::int64_t from_ = 0, to_ = 0;  // units of this round that are the block's
 };
 
 /// Blocks that must fit on a multiprocessor: an op whose `small` is true takes so few registers that the next
@@ -180,44 +183,52 @@ constexpr int min_blocks = 2;
 template <class Op>
 requires Op::small constexpr int min_blocks<Op> = 4;
 
-// grid: (lines + 1) x parts, about two blocks a multiprocessor; one block for an op of vectors alone
-// block (0, 0) makes the vectors, block (1 + i, part) that head of line i, all of them what is left of longer
-// lines
-//
-// note: the successor is let in after the wait and not before it. Else it and its own successor fill
-// multiprocessors as blocks of the kernel before this one end, unevenly: that costs long rows 10%.
-template <class Op, bool early_trigger = false>
-__global__ void __launch_bounds__(tile_threads, min_blocks<Op>) run_tiles(const __grid_constant__ Op op) {
+/// Brings a kernel's parameters into the constant cache, which costs a latency for every 64 bytes: before the
+/// wait for the predecessor that is free.
+template <class Params>
+__device__ __forceinline__ void touch(const Params& params) {
+  const auto* const words = reinterpret_cast<const std::int32_t*>(&params);
+  constexpr int count = sizeof(Params) / 4;
+  std::int32_t all = words[count - 1];
+#pragma unroll
+  for (int i = 0; i < count; i += 16) all |= words[i];
+  // a use that the compiler must believe in, and that does no harm
+  asm volatile("{ .reg .pred rare; setp.eq.s32 rare, %0, 0x7ffffffe; @rare nanosleep.u32 1; }" ::"r"(all));
+}
+
+// grid: 1 + heads + helpers; one block for an op of vectors alone
+// block 0 makes the vectors; block 1 + (line << parts_shift) + part that head of the line, and ends unless the
+// line is longer; helpers, few, and the blocks of longer lines share what is left
+template <class Op>
+__global__ void __launch_bounds__(tile_threads, min_blocks<Op>)
+    run_tiles(const __grid_constant__ tile_params<Op> p) {
   __shared__ block_team::storage scan_storage;
+  touch(p);
 #if __CUDA_ARCH__ >= 900
-  if constexpr (early_trigger) cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
-  if constexpr (!early_trigger) cudaTriggerProgrammaticLaunchCompletion();
+  if (!p.grid.lets_in_late) cudaTriggerProgrammaticLaunchCompletion();
 #endif
   block_team team(scan_storage);
-  if constexpr (Op::tile_columns == 0) {
-    op.vectors(team);
-  } else {
-    __shared__ help_storage<Op> shared;
-    // note: no branch depends on what is loaded here, so that the loads are under way beside the block's own
-    const int rank = static_cast<int>(threadIdx.x), last = op.lines() - 1;
-    auto mine = op.load(rank < last ? rank : last);
-    if (rank > last) mine.columns = 0;
-    tile_queue<Op> queue(op, team, shared, mine);
-    queue.ask();
-    if (blockIdx.x == 0 && blockIdx.y == 0) op.vectors(team);
-    while (queue.next()) op.tile(team, queue.index, queue.line, queue.begin, queue.end);
+  if (blockIdx.x == 0) return p.op.vectors(team);
+  if constexpr (Op::tile_columns > 0) {
+    __shared__ shared_lines<Op> shared;
+    tile_queue<Op> queue(p, team, shared);
+    while (queue.next()) p.op.tile(team, queue.index, queue.line, queue.begin, queue.end);
   }
 }
 
 template <class Op>
+void launch_tiles_on(stream_ref at, const Op& op, const tile_grid& grid, bool programmatic = true) {
+  launch(at, Op::name, run_tiles<Op>, dim3(1 + grid.heads + grid.helpers), dim3(tile_threads),
+         tile_params<Op>{op, grid}, 0, programmatic);
+}
+
+template <class Op>
 void launch_tiles_cuda(stream_ref at, const Op& op) {
-  dim3 grid(1);  // an op of vectors alone is one block
-  if constexpr (Op::tile_columns > 0) {
-    const tile_grid shape = grid_for(op.lines(), at.where().multiprocessors());
-    grid = dim3(shape.x, shape.parts);
-  }
-  launch<Op>(at, Op::name, run_tiles<Op>, grid, dim3(tile_threads), op);
+  tile_grid grid;  // an op of vectors alone is one block
+  if constexpr (Op::tile_columns > 0)
+    grid = grid_for(op.lines(), op.least_columns(), min_blocks<Op>, at.where().multiprocessors());
+  launch_tiles_on(at, op, grid);
 }
 
 }  // namespace stepgraph

@@ -37,8 +37,8 @@
 ///
 /// On the GPU the grid is sized by the device and the batch, never by the captured width ("own row first,
 /// then help"): block 0 makes the vectors, the others begin with the head of a line of their own, as many
-/// blocks a line as there are, and only if some line is longer than all its heads do the blocks scan the
-/// lines' lengths and share out the remaining tiles by index.
+/// blocks a line as there are, and end with it unless the line is longer. What is left of longer lines is
+/// shared out evenly among the blocks that began with those lines and a few more that do nothing else.
 namespace stepgraph {
 
 /// A team of one: the host's.
@@ -77,6 +77,19 @@ void run_tiles_host(const Op& op) {
       thread_pool::shared().parallel_for(lines, 1, do_lines);
   }
 }
+
+/// What a launch of the driver looks like on a GPU: block 0, then `heads` blocks, 2^parts_shift beside each
+/// other for a line, then helpers.
+struct tile_grid {
+  std::int32_t heads = 0;
+  std::int32_t parts_shift = 0;
+  std::int32_t helpers = 0;
+  bool lets_in_late = false;  // the successor is let in as blocks end, not when they begin
+};
+
+/// The grid of a GPU: sized by lines and multiprocessors alone. `least_columns`: the op's; `resident`: its
+/// blocks that fit on a multiprocessor.
+tile_grid grid_for(int lines, int least_columns, int resident, int multiprocessors);
 
 /// Launches `op` on a CUDA stream; tile_driver.cuh defines it and the op's .cu file instantiates it.
 template <class Op>

@@ -30,8 +30,8 @@ struct draft_steps_metadata_op {
   }
 
  private:
-  // note: a row's first slot is looked up before the sums, which its latency then covers; drafts have one
-  // token a row
+  // note: a row's numbers are all read before one is used, and its first slot is looked up before the sums,
+  // which its latency then covers; drafts have one token a row
   template <class Team>
   STEPGRAPH_HD void step_vectors(Team& team, int step) const {
     row_lengths lengths = p.decode.lengths;
@@ -43,20 +43,25 @@ struct draft_steps_metadata_op {
     for (int base = 0; base < rows; base += team.size()) {
       const int row = base + team.rank();
       const bool captured = row < rows;
+      const std::int64_t request = captured ? p.decode.requests[row] : 0;
+      const std::int32_t given = captured ? p.query.raw(row) : 0;
       const std::int64_t length = captured ? lengths.length_reported(row, p.decode.faults, id) : 0;
-      const std::int32_t count = captured ? p.query.count(lengths, row) : 0;
-      const std::int64_t first_slot = count > 0 ? slot_at(row, length - count) : -1;
+      const bool live = captured && row < lengths.live();
+      const std::int32_t count = !live || given < 0          ? 0
+                                 : given > p.query.max_count ? p.query.max_count
+                                                             : given;
+      const std::int64_t first_slot = count > 0 ? slot_at(row, request, length - count) : -1;
       const auto length_sum = team.exclusive_sum(length);
       const auto query_sum = team.exclusive_sum(count);
       if (captured) {
         p.cache_seqlens[step * rows + row] = static_cast<std::int32_t>(length);
         if (cu) cu.store(row + 1, length_before + length_sum.before + length);
         const std::int64_t first = query_before + query_sum.before;
-        if (row < lengths.live() && (p.query.raw(row) != count || (count > 0 && first + count > tokens)))
-          p.decode.faults.report(id, row, row_status::query_count_clamped, p.query.raw(row));
+        if (live && (given != count || (count > 0 && first + count > tokens)))
+          p.decode.faults.report(id, row, row_status::query_count_clamped, given);
         for (std::int64_t j = 0; j < count && first + j < tokens; ++j)
           write_token(step * tokens + first + j, length - count + j,
-                      j == 0 ? first_slot : slot_at(row, length - count + j));
+                      j == 0 ? first_slot : slot_at(row, request, length - count + j));
       }
       length_before += length_sum.total;
       query_before += query_sum.total;
@@ -66,10 +71,10 @@ struct draft_steps_metadata_op {
   }
 
   /// Slot of the row's token at `position`, or -1.
-  STEPGRAPH_HD std::int64_t slot_at(int row, std::int64_t position) const {
+  STEPGRAPH_HD std::int64_t slot_at(int row, std::int64_t request, std::int64_t position) const {
     const decode_metadata_params& d = p.decode;
     if (position < 0 || !p.out_cache_loc) return -1;
-    const std::int64_t slot = slot_reported(d.source, d.requests[row], position, d.faults, id, row);
+    const std::int64_t slot = slot_reported(d.source, request, position, d.faults, id, row);
     return d.page_map ? slot_by_page_map(d.page_map, slot, d.source.page_shift, d.faults, id, row) : slot;
   }
 

@@ -22,12 +22,20 @@ struct dsa_metadata_op {
   STEPGRAPH_HD int least_columns() const {
     return least_columns_of(p.page_table_1 ? 0 : p.source.column_shift());
   }
+  /// Whether the page table is made beside the token table, from the same entries.
+  STEPGRAPH_HD bool pages_by_tokens() const {
+    return p.real_page_table && p.page_table_1 && !p.source.page_granular && !p.page_map &&
+           p.real_page_table.tail.mode == tail_mode::none && p.page_table_1.tail.mode == tail_mode::none;
+  }
   STEPGRAPH_HD int lines() const {
-    return (rows() + 1) * ((p.real_page_table ? 1 : 0) + (p.page_table_1 ? 1 : 0) + (p.pooled_table ? 1 : 0));
+    const int of_pages = p.real_page_table && !pages_by_tokens() ? 1 : 0;
+    return (rows() + 1) * (of_pages + (p.page_table_1 ? 1 : 0) + (p.pooled_table ? 1 : 0));
   }
   /// Which table a line belongs to; `index` becomes the row.
   STEPGRAPH_HD table split(int& index) const {
-    table which = p.real_page_table ? table::pages : p.page_table_1 ? table::tokens : table::pooled;
+    table which = p.real_page_table && !pages_by_tokens() ? table::pages
+                  : p.page_table_1                        ? table::tokens
+                                                          : table::pooled;
     while (index > rows()) {
       index -= rows() + 1;
       which = which == table::pages && p.page_table_1 ? table::tokens : table::pooled;
@@ -89,7 +97,9 @@ struct dsa_metadata_op {
       p.faults.report(id, index, row_status::request_out_of_range, p.requests[index]);
     const auto lines_of_row = static_cast<int>(copies);
     const std::int32_t bad =
-        which == table::tokens
+        which == table::tokens && pages_by_tokens()
+            ? write_slots_and_pages(team, line, first, lines_of_row, begin, end)
+        : which == table::tokens
             ? write_slots(team, p.source, p.page_map, p.page_table_1, line, first, lines_of_row, begin, end)
             : write_pages(team, p.source, p.page_map, sink(which), line, first, lines_of_row, begin, end,
                           which == table::pooled ? group_shift() : 0);
@@ -97,6 +107,29 @@ struct dsa_metadata_op {
   }
 
  private:
+  template <class Team>
+  STEPGRAPH_HD std::int32_t write_slots_and_pages(Team& team, const line& line, std::int64_t first,
+                                                  int copies, std::int32_t begin, std::int32_t end) const {
+    const table_sink &tokens = p.page_table_1, &pages = p.real_page_table;
+    const int shift = p.source.page_shift;
+    if (!line.source) {
+      const auto page = [&](std::int32_t x) { return static_cast<std::int32_t>(pages_of(x, shift)); };
+      fill_columns(team, tokens.line(first), tokens.stride, copies, begin, end, tokens.skip);
+      fill_columns(team, pages.line(first), pages.stride, copies, page(begin), page(end), pages.skip);
+      return -1;
+    }
+    slots_and_pages_output out{page_converter::of_slots(p.source, tokens.skip),
+                               shift,
+                               pages.skip,
+                               tokens.line(first),
+                               pages.line(first),
+                               tokens.stride,
+                               pages.stride,
+                               copies};
+    map_columns(team, strided_entries{line.source, 0}, out, begin, end);
+    return out.slot.bad();
+  }
+
   STEPGRAPH_HD int group_shift() const {
     int shift = 0;
     while ((1 << shift) < p.kpool) ++shift;

@@ -125,8 +125,9 @@ struct slot_converter {
   STEPGRAPH_HD std::int32_t bad() const { return raw.bad_column; }
 };
 
-/// Output of `map_columns`: one table of pages, every value on `copies` lines.
-template <class Converter, bool one_line = false>
+/// Output of `map_columns`: one table of pages, every value on `copies` lines. `streamed`: more than the L2
+/// holds, so what is written leaves it first.
+template <class Converter, bool one_line = false, bool streamed = false>
 struct page_output {
   using value = std::int32_t;
   Converter page;
@@ -140,20 +141,25 @@ struct page_output {
     for (int i = 0; i < lines(); ++i) line[i * stride + x] = v;
   }
   STEPGRAPH_HD void store4(std::int64_t x, const value (&v)[4]) const {
-    for (int i = 0; i < lines(); ++i)
-      *reinterpret_cast<quad*>(line + i * stride + x) = quad{{v[0], v[1], v[2], v[3]}};
+    const quad four{{v[0], v[1], v[2], v[3]}};
+    for (int i = 0; i < lines(); ++i) {
+      if constexpr (streamed)
+        store_streamed(line + i * stride + x, four);
+      else
+        *reinterpret_cast<quad*>(line + i * stride + x) = four;
+    }
   }
   STEPGRAPH_HD bool by_four() const { return aligned16(line) && (lines() <= 1 || (stride & 3) == 0); }
 };
 
 /// Columns [begin, end) of one line, converted, onto `copies` lines of `table` from `first_line` on, and the
 /// tail. Returns a column whose entry was out of range, or -1.
-template <int in_flight = 4, class Team, class In, class Converter>
+template <int in_flight = 4, bool streamed = false, class Team, class In, class Converter>
 STEPGRAPH_HD std::int32_t write_line(Team& team, const table_sink& table, const page_line& line,
                                      std::int64_t first_line, int copies, std::int32_t begin,
                                      std::int32_t end, const In& in, const Converter& converter) {
   const std::int32_t live_end = end < line.live ? end : line.live;
-  page_output<Converter> out{converter, table.line(first_line), table.stride, copies};
+  page_output<Converter, false, streamed> out{converter, table.line(first_line), table.stride, copies};
   if (line.source)
     map_columns<in_flight>(team, in, out, begin, live_end);
   else
@@ -183,8 +189,8 @@ STEPGRAPH_HD std::int32_t write_slots(Team& team, const page_source& source, con
                                       const table_sink& table, const page_line& line, std::int64_t first_line,
                                       int copies, std::int32_t begin, std::int32_t end) {
   if (!source.page_granular && !map)
-    return write_line(team, table, line, first_line, copies, begin, end, strided_entries{line.source, 0},
-                      page_converter::of_slots(source, table.skip));
+    return write_line<4, true>(team, table, line, first_line, copies, begin, end,
+                               strided_entries{line.source, 0}, page_converter::of_slots(source, table.skip));
   const slot_converter converter{source, map, {}, table.skip};
   if (source.page_granular)
     return write_line<2>(team, table, line, first_line, copies, begin, end,
@@ -192,5 +198,46 @@ STEPGRAPH_HD std::int32_t write_slots(Team& team, const page_source& source, con
   return write_line<2>(team, table, line, first_line, copies, begin, end, strided_entries{line.source, 0},
                        converter);
 }
+
+/// Output of `map_columns`: the slots of a row's tokens, and its pages from the same entries, on `copies` lines
+/// of a table each.
+struct slots_and_pages_output {
+  struct value {
+    std::int32_t slot;
+    std::int32_t page;
+  };
+  page_converter slot;  // of_slots
+  int page_shift;
+  std::int32_t page_skip;
+  std::int32_t* slots;
+  std::int32_t* pages;
+  std::int64_t slots_stride, pages_stride;
+  int copies;
+
+  STEPGRAPH_HD value convert(std::int32_t x, std::int32_t entry) {
+    const bool good = static_cast<std::uint32_t>(entry) < slot.limit;
+    return {slot(x, entry), good ? entry >> page_shift : page_skip};
+  }
+  STEPGRAPH_HD void store(std::int64_t x, const value& v) const {
+    for (int i = 0; i < copies; ++i) {
+      slots[i * slots_stride + x] = v.slot;
+      store_page(i, x, v.page);
+    }
+  }
+  STEPGRAPH_HD void store4(std::int64_t x, const value (&v)[4]) const {
+    for (int i = 0; i < copies; ++i) {
+      store_streamed(slots + i * slots_stride + x, quad{{v[0].slot, v[1].slot, v[2].slot, v[3].slot}});
+      STEPGRAPH_UNROLL
+      for (int k = 0; k < 4; ++k) store_page(i, x + k, v[k].page);
+    }
+  }
+  STEPGRAPH_HD bool by_four() const { return aligned16(slots) && (copies <= 1 || (slots_stride & 3) == 0); }
+
+ private:
+  /// The page of a token that is the first of its page.
+  STEPGRAPH_HD void store_page(int copy, std::int64_t x, std::int32_t page) const {
+    if ((x & ((1 << page_shift) - 1)) == 0) pages[copy * pages_stride + (x >> page_shift)] = page;
+  }
+};
 
 }  // namespace stepgraph

@@ -117,7 +117,7 @@ TEST_CASE("all draft steps are one node") {
 }
 
 TEST_CASE("draft steps at widths around a tile and far past it") {
-  for (const std::int64_t width : {1, 63, 64, 65, 1000, 131072})
+  for (const std::int64_t width : captured_widths())
     compare(reference::random_batch(test_seed() + width, {.rows = 3,
                                                           .max_tokens = 1,
                                                           .page_size = 1,

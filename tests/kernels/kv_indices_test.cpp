@@ -210,7 +210,7 @@ TEST_CASE("KV indices refuse by name what the host can see") {
 }
 
 TEST_CASE("KV indices at widths around a tile and far past it") {
-  for (const std::int64_t width : {1, 63, 64, 65, 1000, 131072}) {
+  for (const std::int64_t width : captured_widths()) {
     compare(reference::random_batch(
                 test_seed() + width,
                 {.rows = 3, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}),

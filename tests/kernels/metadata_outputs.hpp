@@ -9,6 +9,7 @@
 #include "kernels/page_source.hpp"
 #include "tests/kernels/metadata_fixture.hpp"
 #include "tests/reference/output.hpp"
+#include "tests/test_device.hpp"
 
 /// Outputs of metadata ops in poisoned memory with canaries after them, and their comparison with the
 /// definitions: what is defined must agree, everything else must still be poison.
@@ -96,6 +97,13 @@ inline reference::tail_rule some_tail(int i) {
   if (i % 3 == 1) return {reference::tail_mode::multiple, i % 2 ? 4 : 3, -9};
   if (i % 3 == 2) return {reference::tail_mode::whole, 1, 5};
   return {};
+}
+
+/// Widths around a tile and far past it; the widest only where the definitions' loops are not all the time.
+inline std::vector<std::int64_t> captured_widths() {
+  std::vector<std::int64_t> widths{1, 63, 64, 65, 1000, 131072};
+  if (!test_device().is_host() && !test_small()) widths.push_back(std::int64_t{1} << 20);
+  return widths;
 }
 
 inline query_tokens device_query(const reference::batch& in, const device_batch& batch) {

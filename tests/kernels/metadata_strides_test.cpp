@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include "graphs/graph.hpp"
-#include "kernels/kernel_registry.hpp"
 #include "kernels/metadata/decode_metadata.hpp"
 #include "kernels/metadata/dsa_metadata.hpp"
 #include "tests/kernels/far_table.hpp"
@@ -84,35 +83,6 @@ TEST_CASE("wrap-32: rows whose offset passes 2^31 entries") {
   far_row(3, (std::int64_t{1} << 30) + 4, 6000, 5001);
   far_row(3, (std::int64_t{1} << 30) - 3, 6000, 5001);
   far_row(2149, 1000000, 1000000, 1234);
-}
-
-TEST_CASE("one kernel serves decode metadata at every width, batch, length and stride") {
-  for (const std::int64_t width : {1, 64, 1000, 5000, 70000})
-    for (const std::int64_t rows : {1, 7, 70}) {
-      if (width * rows > 400000) continue;
-      const auto in = reference::random_batch(test_seed() + width + rows,
-                                              {.rows = rows, .page_size = 1, .max_context = width});
-      const stream at(test_device());
-      const device_batch batch(at, in);
-      const output_vector<std::int32_t> lens(at, in.B);
-      const output_table table(at, in.B, in.page_columns, width % 3);
-      decode_metadata(at, {.lengths = batch.lengths,
-                           .requests = batch.requests(),
-                           .source = batch.source,
-                           .cache_seqlens = lens.data(),
-                           .page_table = table.data(),
-                           .page_table_stride = table.sink.stride,
-                           .page_columns = in.page_columns});
-      table.expect(reference::decode_metadata(in).page_table);
-    }
-  // the plain form and the one with everything, whichever of them this process has launched
-  CHECK(kernels_launched("decode_metadata") >= 1);
-  CHECK(kernels_launched("decode_metadata") <= 2);
-  for (const char* op : {"token_inputs", "draft_steps_metadata", "dsa_metadata", "compressed_metadata",
-                         "spec_page_table", "kv_indices", "unified_kv_indices", "kv_split_plan"}) {
-    CAPTURE(op);
-    CHECK(kernels_launched(op) <= 1);
-  }
 }
 
 TEST_CASE("wide tables on a GPU: 1,048,576 columns") {

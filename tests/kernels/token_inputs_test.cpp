@@ -16,20 +16,32 @@ namespace {
 
 constexpr std::int32_t poison = -77;
 
-void compare(reference::batch in, std::int32_t skip) {
+/// Depths of random trees, parents before children; wild for dead tokens.
+std::vector<std::int32_t> random_depths(const reference::batch& in) {
+  const reference::derived d = reference::derive(in);
+  reference::random_integers random(in.seed + 7);
+  std::vector<std::int32_t> depth(in.C, device_batch::wild);
+  for (std::int64_t t = 0; t < d.T; ++t) depth[t] = d.j[t] == 0 ? 0 : 1 + depth[t - 1 - random.below(d.j[t])];
+  return depth;
+}
+
+void compare(reference::batch in, std::int32_t skip, bool tree = false) {
   in.C = std::max<std::int64_t>(in.C, 1);  // a batch without tokens is captured for one
   CAPTURE(reference::describe(in));
+  const std::vector<std::int32_t> depths = random_depths(in);
   const stream at(test_device());
   const device_batch batch(at, in);
   device_vector<std::int32_t> cu(at, in.B + 1 + 4, poison), last(at, in.B + 4, poison),
       row_of(at, in.C + 4, poison), position(at, in.C + 4, poison), causal(at, in.C + 4, poison);
   device_vector<std::int64_t> loc(at, in.C + 4, poison);
+  const device_vector<std::int32_t> depth(at, depths);
   token_inputs(at, {.lengths = batch.lengths,
                     .query_counts = batch.query_counts(),
                     .max_query_count = static_cast<std::int32_t>(in.Emax),
                     .tokens = static_cast<std::int32_t>(in.C),
                     .requests = batch.requests(),
                     .source = batch.source,
+                    .depth = tree ? depth.data() : nullptr,
                     .skip = skip,
                     .cu_seqlens_q = cu.data(),
                     .last_row = last.data(),
@@ -38,7 +50,9 @@ void compare(reference::batch in, std::int32_t skip) {
                     .causal_length = causal.data(),
                     .out_cache_loc = loc.data(),
                     .faults = batch.faults});
-  const auto want = reference::token_inputs(in, {.out_cache_loc_skip = skip, .depth = {}});
+  reference::token_inputs_options options{.out_cache_loc_skip = skip, .depth = {}};
+  if (tree) options.depth.assign(depths.begin(), depths.end());
+  const auto want = reference::token_inputs(in, options);
   for (const auto& [got, expected] : {std::pair{last.get(), want.last_row},
                                       {row_of.get(), want.row_of},
                                       {position.get(), want.position},
@@ -67,6 +81,28 @@ TEST_CASE(
   for (int i = 0; i < test_rounds(60); ++i)
     compare(reference::random_batch(test_seed() + i, {.page_granular = i % 2 == 0, .poison = true}),
             i % 3 == 0 ? 0 : -1);
+}
+
+TEST_CASE("token inputs of trees: positions by depth, one slot a node") {
+  for (int i = 0; i < test_rounds(40); ++i)
+    compare(reference::random_batch(test_seed() + 3000 + i, {.max_tokens = i % 4 == 0 ? 64 : 1 + i % 9,
+                                                             .page_granular = i % 2 == 0,
+                                                             .poison = true,
+                                                             .bad_length = i % 5 == 1,
+                                                             .drop_tokens = i % 5 == 2}),
+            -(i % 2), true);
+}
+
+TEST_CASE("accept-zero and negative-length: rows with E of 0 and rows with fewer tokens than E") {
+  auto in = reference::random_batch(
+      test_seed() + 4000, {.rows = 6, .live_rows = 5, .max_tokens = 4, .page_size = 4, .max_context = 64});
+  in.delta = 0;
+  in.delta_of.clear();
+  in.E = {0, 4, 3, 0, 4, 0};
+  in.seq_lens = {5, 2, 0, 0, 4, 0};
+  in.C = 12;
+  for (const bool tree : {false, true})
+    for (const std::int32_t skip : {-1, 0}) compare(in, skip, tree);
 }
 
 TEST_CASE("token inputs clamp and report lengths, counts, requests and slots that cannot be") {

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "graphs/error.hpp"
+#include "graphs/graph.hpp"
 #include "kernels/metadata/decode_metadata.hpp"
 #include "tests/kernels/metadata_outputs.hpp"
 #include "tests/reference/metadata.hpp"
@@ -76,7 +77,10 @@ void compare(reference::batch in, const variant& v) {
                 .tail_value = 11,
                 .out_cache_loc = with_slots ? index_sink(loc.data()) : index_sink(),
                 .out_cache_loc_skip = static_cast<std::int32_t>(v.skip)};
-  multi_head_metadata(at, p);
+  // verify and its sliding-window tables, lengths, sums and slots: one node
+  const auto enqueue = [&p](stream_ref s) { multi_head_metadata(s, p); };
+  CHECK(capture(at, enqueue).node_count() == 1);
+  enqueue(at);
 
   const auto want = reference::multi_head_metadata(in, options);
   lens.expect(want.cache_seqlens);
@@ -163,7 +167,7 @@ TEST_CASE("a sliding window refuses by name what the host can see") {
 }
 
 TEST_CASE("decode metadata with a sliding window at widths around a tile and far past it") {
-  for (const std::int64_t width : {1, 63, 64, 65, 1000, 131072})
+  for (const std::int64_t width : captured_widths())
     compare(reference::random_batch(
                 test_seed() + width,
                 {.rows = 3, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}),
