@@ -176,6 +176,12 @@ void step_executor::dot(step_kind kind, int rows, int tokens, int variant, std::
   stepgraph::capture(s.stream, [&](stream_ref) { s.enqueue(key, step); }).dot(out);
 }
 
+void step_executor::enqueue_step(step_kind kind, int rows, int tokens, int variant) {
+  const one_thread guard(state_->busy);
+  state& s = *state_;
+  s.enqueue(s.key_for(kind, rows, tokens, variant), s.definition(kind, variant));
+}
+
 std::span<const capture_report> step_executor::capture(const std::function<void(int, int)>& progress) {
   const one_thread guard(state_->busy);
   state& s = *state_;

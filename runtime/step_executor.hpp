@@ -95,6 +95,11 @@ class step_executor {
   /// anew.
   void dot(step_kind kind, int rows, int tokens, int variant, std::ostream& out);
 
+  /// Enqueues the nodes of the step of that bucket on the executor's stream, without staging anything: for an
+  /// embedder that captures the step into a larger graph of its own, or a copy to measure. The inputs are those
+  /// of the `replay` or `run_eager` before it.
+  void enqueue_step(step_kind kind, int rows, int tokens, int variant = 0);
+
   /// Takes a line of the request table. Not with adopted requests.
   request_id open();
 

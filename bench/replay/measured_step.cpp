@@ -1,0 +1,239 @@
+#include "bench/replay/measured_step.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <random>
+
+#include "bench/replay/device_work.hpp"
+#include "graphs/error.hpp"
+
+namespace stepgraph::bench {
+namespace {
+
+constexpr int early_exit_chunk = 256;  // columns of a block of a grid sized by the captured width
+
+template <class T>
+buffer upload(stream_ref at, const std::vector<T>& values) {
+  buffer made(device_memory(at.where()), std::max<std::size_t>(values.size() * sizeof(T), 16));
+  at.copy(made.data(), values.data(), values.size() * sizeof(T));
+  at.synchronize();
+  return made;
+}
+
+step_kind kind_of(replay_step step) {
+  switch (step) {
+    case replay_step::target_verify:
+      return step_kind::target_verify;
+    case replay_step::draft_extend:
+      return step_kind::extend;
+    default:
+      return step_kind::decode;
+  }
+}
+
+/// The pages of every row: its live ones its own, in shuffled order, those beyond them anywhere in the pool.
+std::vector<std::int32_t> request_table(const replay_case& c, std::uint64_t seed) {
+  const std::int64_t columns = c.width / c.page_size, pool = c.pool_pages() - 1;
+  std::mt19937_64 random(seed);
+  std::vector<std::int32_t> pages(pool), table;
+  for (std::int64_t i = 0; i < pool; ++i) pages[i] = static_cast<std::int32_t>(i + 1);
+  std::ranges::shuffle(pages, random);
+  const std::int64_t own = (c.row_tokens() + c.page_size - 1) / c.page_size;
+  table.reserve(c.batch * columns);
+  std::int64_t next = c.batch * own;
+  for (int row = 0; row < c.batch; ++row)
+    for (std::int64_t p = 0; p < columns; ++p)
+      table.push_back(p < own ? pages[row * own + p] : pages[next++ % pool]);
+  return table;
+}
+
+}  // namespace
+
+int measured_step::tokens_of(int row) const {
+  switch (kind_) {
+    case replay_step::target_verify:
+      return case_.verify_tokens(row);
+    case replay_step::draft_extend: {
+      // tokens that the last round kept: spread over the rows as the accept rule says
+      const std::vector<float> sums = case_.accept.cumulative();
+      const auto drawn = static_cast<float>((row + 0.5) / case_.batch);
+      int kept = 0;
+      while (kept < case_.verify_tokens(row) - 1 && drawn >= sums[kept]) ++kept;
+      return kept + 1;
+    }
+    default:
+      return 1;
+  }
+}
+
+measured_step::measured_step(stream_ref at, const replay_case& wanted, replay_step kind,
+                             const replay_model& model, std::uint64_t seed)
+    : at_(at), case_(wanted), kind_(kind), model_(model), seed_(seed), executor_(make_executor(seed)) {
+  executor_.capture();
+  replay();
+  at_.synchronize();
+  graph_ = step_graph::capture(
+      at_, [&] { executor_.enqueue_step(kind_of(kind_), case_.batch, tokens_); },
+      case_.policy.other.has_value(), kind_ == replay_step::target_verify);
+  for (const kv_pages_view& layer : executor_.kv_cache().layers) {
+    std::uint32_t salt = static_cast<std::uint32_t>(seed);
+    for (const void* half : {layer.keys, layer.values})
+      fill_device(at_, const_cast<void*>(half), layer.pages * layer.page_stride, ++salt);
+  }
+  at_.synchronize();
+}
+
+step_executor measured_step::make_executor(std::uint64_t seed) {
+  const int rows = case_.batch, vocab = model_.vocab_size();
+  std::mt19937_64 random(seed);
+  for (int row = 0; row < rows; ++row) tokens_ += tokens_of(row);
+  ids_.resize(std::size_t(tokens_) + rows);
+  for (std::int32_t& id : ids_) id = static_cast<std::int32_t>(random() % vocab);
+  double kept = 0;
+  std::size_t used = 0;
+  for (int row = 0; row < rows; ++row) {
+    const int tokens = tokens_of(row);
+    const int given = kind_ == replay_step::decode          ? 0
+                      : kind_ == replay_step::target_verify ? tokens - 1
+                                                            : tokens;
+    rows_.push_back(
+        {.request = row, .tokens = tokens, .token_ids = {ids_.data() + used, std::size_t(given)}});
+    used += given;
+    kept += kind_ == replay_step::target_verify ? std::min<double>(tokens, case_.accept.mean() + 1) : tokens;
+  }
+  advance_ = kept / rows;
+  // as engines round them up
+  bucket_tokens_ = kind_ == replay_step::decode ? rows : std::max(rows, (tokens_ + 7) / 8 * 8);
+
+  const std::int64_t columns = case_.width / case_.page_size;
+  table_ = upload(at_, request_table(case_, seed));
+  seq_lens_ = upload(at_, std::vector<std::int32_t>(rows, 0));
+  last_token_ = upload(at_, std::vector<std::int32_t>(ids_.begin(), ids_.begin() + rows));
+  full_lengths_ = upload(
+      at_, std::vector<std::int32_t>(std::max(rows, bucket_tokens_), static_cast<std::int32_t>(case_.width)));
+  // one line of lengths for every number of launches that a measurement may have
+  std::vector<std::int32_t> lengths;
+  for (int launches = 0; launches <= most_launches; ++launches)
+    for (int row = 0; row < rows; ++row) {
+      const auto growth = static_cast<std::int64_t>(std::lround(advance_ * launches / 2));
+      const std::int64_t most = case_.row_tokens() - std::int64_t{launches + 1} * case_.max_query_count();
+      const std::int64_t wanted = case_.live - tokens_of(row) - growth;
+      lengths.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(0, std::min(wanted, most))));
+    }
+  lengths_ = upload(at_, lengths);
+  std::vector<float> accept = case_.accept.cumulative();
+  accept.resize(case_.drafts + 2, 1.0f);
+  accept.back() = 0;  // the count of rounds
+  accept_ = upload(at_, accept);
+
+  around_ = {.source = {.table = table_.as<std::int32_t>(),
+                        .row_stride = columns,
+                        .requests = rows,
+                        .columns = columns,
+                        .page_shift = std::countr_zero(static_cast<unsigned>(case_.page_size)),
+                        .page_granular = true,
+                        .pool_pages = case_.pool_pages()},
+             .seq_lens = seq_lens_.as<std::int32_t>(),
+             .width = case_.width,
+             .max_query_count = case_.max_query_count()};
+  if (const int topk = case_.model.sparse_topk; topk > 0) {
+    std::vector<std::int32_t> kept_tokens;
+    for (int i = 0; i < bucket_tokens_ * topk; ++i)
+      kept_tokens.push_back(i % topk < case_.live ? static_cast<std::int32_t>(random() % case_.live) : -1);
+    topk_ = upload(at_, kept_tokens);
+    around_.topk_indices = topk_.as<std::int32_t>();
+  }
+
+  const step_limits limits{.max_rows = rows,
+                           .max_step_tokens = bucket_tokens_,
+                           .max_draft_tokens = kind_ == replay_step::decode ? 0 : case_.drafts,
+                           .max_requests = rows,
+                           .max_context = case_.width,
+                           .page_size = case_.page_size,
+                           .kv_pages = case_.pool_pages(),
+                           .vocab_size = vocab,
+                           .in_flight = 8};
+  const step_kind kind = kind_of(kind_);
+  return step_executor(at_.where(), limits, model_.layout(),
+                       {{.kind = kind,
+                         .body = [this](const step_context& step) { body(step); },
+                         .scratch_bytes =
+                             [this, kind](int rows, int tokens) {
+                               return model_.scratch_bytes({.kind = kind, .rows = rows, .tokens = tokens});
+                             }}},
+                       {.stream = at_,
+                        .requests = adopted_requests{.source = around_.source,
+                                                     .seq_lens = seq_lens_.as<std::int32_t>(),
+                                                     .last_token = last_token_.as<std::int32_t>()},
+                        .row_buckets = bucket_policy::exactly({rows}),
+                        .token_buckets = bucket_policy::exactly({bucket_tokens_})});
+}
+
+void measured_step::body(const step_context& step) const {
+  step_context seen = step;
+#if STEPGRAPH_CUDA
+  if (case_.policy.other) {
+    decode_by(*case_.policy.other, step.stream,
+              {.lengths = around_.lengths(step),
+               .requests = step.requests,
+               .source = around_.source,
+               .cache_seqlens = const_cast<std::int32_t*>(step.cache_seqlens),
+               .cu_seqlens_k = const_cast<std::int32_t*>(step.cu_seqlens_k),
+               .page_table = const_cast<std::int32_t*>(step.page_table),
+               .page_table_stride = step.page_table_stride,
+               .page_columns = step.page_columns});
+    if (*case_.policy.other == guard_policy::full_width)  // what a mask would drop is read all the same
+      seen.cache_seqlens = seen.causal_length = full_lengths_.as<std::int32_t>();
+  }
+#endif
+  model_.enqueue(seen, around_);
+  if (case_.policy.other == guard_policy::early_exit)
+    for (int layer = 0; layer < case_.model.config.layers; ++layer)
+      dead_blocks(step.stream, {.cache_seqlens = step.cache_seqlens,
+                                .rows = step.key.rows,
+                                .heads = case_.model.config.kv_heads,
+                                .width = case_.width,
+                                .chunk = early_exit_chunk});
+  if (kind_ == replay_step::target_verify) {
+    const auto* const accept = accept_.as<float>();
+    simulated_accept(step.stream,
+                     {.verify = {.live_rows = step.live_rows,
+                                 .rows = step.key.rows,
+                                 .max_query_count = static_cast<std::int32_t>(step.accepted.stride),
+                                 .cu_seqlens_q = step.cu_seqlens_q,
+                                 .token_ids = step.token_ids},
+                      .cumulative = accept,
+                      .seed = seed_,
+                      .rounds = accept_.as<std::uint32_t>() + case_.drafts + 1,
+                      .result = step.accepted});
+  }
+}
+
+void measured_step::rewind(int launches) {
+  const std::ptrdiff_t line = std::min(launches, most_launches);
+  at_.copy(seq_lens_.data(), lengths_.as<std::int32_t>() + line * case_.batch,
+           case_.batch * sizeof(std::int32_t));
+}
+
+void measured_step::replay() {
+  (void)executor_.replay(kind_of(kind_), rows_);
+}
+
+std::size_t measured_step::staging_bytes() const {
+  return 16 + (3ul * case_.batch + bucket_tokens_) * sizeof(std::int32_t);
+}
+
+std::int64_t measured_step::step_bytes() const {
+  const std::int64_t read = case_.policy.other == guard_policy::full_width ? case_.width : case_.live;
+  return model_.step_bytes(case_.batch, tokens_, read);
+}
+
+void measured_step::expect_no_fault() const {
+  if (const auto fault = executor_.fault())
+    throw error(message(
+        case_.name(), ": the device reported ", to_string(static_cast<row_status>(fault->status)), " in ",
+        to_string(static_cast<op_id>(fault->op)), ", row ", fault->row, ", value ", fault->value));
+}
+
+}  // namespace stepgraph::bench
