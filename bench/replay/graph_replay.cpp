@@ -102,6 +102,7 @@ int run(int argc, char** argv) {
   std::vector<std::string> extras = app.remaining();
   for (const std::string& each : extras)
     if (!each.starts_with("--benchmark_")) throw invalid_argument(message("unknown argument ", each));
+  std::signal(SIGINT, [](int) { interrupted = 1; });
   const std::vector<replay_case> cases = cases_of(wanted);
   if (wanted.list) {
     for (const replay_case& each : cases) std::printf("%s\n", each.name().c_str());
@@ -130,7 +131,6 @@ int run(int argc, char** argv) {
         ->Unit(benchmark::kMicrosecond)
         ->Iterations(wanted.batches_timed)
         ->Repetitions(wanted.repetitions);
-  std::signal(SIGINT, [](int) { interrupted = 1; });
   quiet_reporter quiet;
   benchmark::RunSpecifiedBenchmarks(&quiet);
   if (all.done > 0) runner.end();  // interrupted between two repetitions
