@@ -16,9 +16,9 @@ POLICIES = {"live": ("stepgraph: live region only", "o", "-"),
             "full-width": ("every captured column", "^", ":"),
             "bounded-grid": ("bounded grid", "D", "-."),
             "block-a-row": ("a block a row", "v", (0, (1, 3)))}
-GROUPS = {"prologue": "", "metadata": "///", "attention": "...", "model": "xxx", "sampling": "\\\\\\", "speculation": "ooo",
+GROUPS = {"prologue": "", "metadata": "///", "sparse indices": "---", "attention": "...", "model": "xxx", "sampling": "\\\\\\", "speculation": "ooo",
           "epilogue": "+++", "between replays": "", "not explained": "***"}
-SHADES = {"prologue": "0.95", "metadata": "0.85", "attention": "0.75", "model": "0.65", "sampling": "0.9", "speculation": "0.8",
+SHADES = {"prologue": "0.95", "metadata": "0.85", "sparse indices": "0.8", "attention": "0.75", "model": "0.65", "sampling": "0.9", "speculation": "0.8",
           "epilogue": "0.7", "between replays": "0.35", "not explained": "1.0"}
 
 

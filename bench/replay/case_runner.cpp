@@ -45,8 +45,8 @@ case_runner::case_runner(stream_ref at, std::int64_t width, const runner_options
   report_.note("backend", at.is_host() ? "host" : "cuda");
   report_.note("read_bytes_per_us", bandwidth_.read);
   report_.note("copy_bytes_per_us", bandwidth_.copy);
-  std::printf("[%s] reads %.1f GB/s, copies %.1f GB/s (read and written)\n", place_.c_str(), 1e-3 * bandwidth_.read,
-              1e-3 * bandwidth_.copy);
+  std::printf("[%s] reads %.1f GB/s, copies %.1f GB/s (read and written)\n", place_.c_str(),
+              1e-3 * bandwidth_.read, 1e-3 * bandwidth_.copy);
   std::fflush(stdout);
 }
 

@@ -7,6 +7,7 @@
 
 #include "bench/replay/device_work.hpp"
 #include "graphs/error.hpp"
+#include "kernels/sparse/index_k_cache.hpp"
 
 namespace stepgraph::bench {
 namespace {
@@ -143,6 +144,16 @@ step_executor measured_step::make_executor(std::uint64_t seed) {
       kept_tokens.push_back(i % topk < case_.live ? static_cast<std::int32_t>(random() % case_.live) : -1);
     topk_ = upload(at_, kept_tokens);
     around_.topk_indices = topk_.as<std::int32_t>();
+    const std::int64_t line = index_k_cache::key_bytes + index_k_cache::scale_bytes;
+    const std::int64_t cached = case_.model.config.layers * case_.pool_pages() * case_.page_size * line;
+    around_.index_capacity = rows * case_.row_tokens();
+    index_cache_ = buffer(device_memory(at_.where()), cached);
+    index_keys_ = buffer(device_memory(at_.where()), around_.index_capacity * line);
+    at_.fill(index_cache_.data(), 1, index_cache_.bytes());
+    around_.index_cache = index_cache_.as<std::uint8_t>();
+    around_.index_keys = index_keys_.as<std::uint8_t>();
+    around_.index_scales = reinterpret_cast<std::uint32_t*>(
+        around_.index_keys + around_.index_capacity * index_k_cache::key_bytes);
   }
 
   const step_limits limits{.max_rows = rows,

@@ -52,7 +52,7 @@ class measured_step {
   double advance_ = 1;  // tokens a row grows by in one launch, on average
   std::vector<std::int32_t> ids_;
   std::vector<step_row> rows_;
-  buffer table_, seq_lens_, last_token_, lengths_, full_lengths_, accept_, topk_;
+  buffer table_, seq_lens_, last_token_, lengths_, full_lengths_, accept_, topk_, index_cache_, index_keys_;
   step_environment around_;
   step_executor executor_;
   std::unique_ptr<step_graph> graph_;

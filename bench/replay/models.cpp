@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "bench/replay/cuda_llama_step.hpp"
 #include "bench/replay/sparse_model.hpp"
 #include "examples/llama/llama_model.hpp"
 #include "graphs/error.hpp"
@@ -77,7 +78,7 @@ void fill_weights(std::span<std::uint16_t> values, std::int64_t columns, word_st
   }
 }
 
-/// All layers share one layer's host bytes: each has device memory of its own, which is what costs.
+/// All layers share one layer's bytes: on the host a large model would not fit otherwise.
 llama::llama_weights synthetic_weights(const model_shape& shape, std::uint64_t seed) {
   const llama_config& c = shape.config;
   const std::int64_t hidden = c.hidden_size, query = std::int64_t{c.heads} * c.head_size,
@@ -111,17 +112,15 @@ llama::llama_weights synthetic_weights(const model_shape& shape, std::uint64_t s
   return weights;
 }
 
-class llama_step final : public replay_model {
+class host_llama_step final : public replay_model {
  public:
-  explicit llama_step(std::unique_ptr<llama::llama_model> model) : model_(std::move(model)) {}
+  explicit host_llama_step(std::unique_ptr<llama::llama_model> model) : model_(std::move(model)) {}
   kv_layout layout() const override { return model_->layout(); }
   int vocab_size() const override { return model_->config().vocab_size; }
   std::size_t scratch_bytes(const step_key& key) const override { return model_->scratch_bytes(key); }
   void enqueue(const step_context& step, const step_environment&) const override { model_->forward(step); }
   std::int64_t step_bytes(int rows, int tokens, std::int64_t live) const override {
-    const kv_layout kv = layout();
-    const std::int64_t token_bytes = 2l * kv.layers * kv.kv_heads * kv.head_size * size_of(kv.type);
-    return static_cast<std::int64_t>(model_->weight_bytes()) + (rows * live + tokens) * token_bytes;
+    return static_cast<std::int64_t>(model_->weight_bytes()) + llama_kv_bytes(layout(), rows, tokens, live);
   }
 
  private:
@@ -129,6 +128,11 @@ class llama_step final : public replay_model {
 };
 
 }  // namespace
+
+std::int64_t llama_kv_bytes(const kv_layout& kv, int rows, int tokens, std::int64_t live) {
+  const std::int64_t token_bytes = 2l * kv.layers * kv.kv_heads * kv.head_size * size_of(kv.type);
+  return (rows * live + tokens) * token_bytes;
+}
 
 std::span<const model_shape> model_shapes() {
   return shapes;
@@ -161,10 +165,13 @@ std::int64_t model_bytes(const model_shape& shape, std::int64_t width, bool on_h
 
 std::unique_ptr<replay_model> make_model(const model_shape& shape, std::int64_t width, device where,
                                          std::uint64_t seed) {
-  if (shape.is_sparse()) return make_sparse_model(shape, where, seed);
+  if (shape.is_sparse()) return make_sparse_model(shape, width);
   model_shape sized = shape;
   sized.config.max_context = static_cast<int>(width);
-  return std::make_unique<llama_step>(llama::make_llama(where, synthetic_weights(sized, seed)));
+#if STEPGRAPH_CUDA
+  if (!where.is_host()) return make_cuda_llama_step(sized, where, seed);
+#endif
+  return std::make_unique<host_llama_step>(llama::make_llama(where, synthetic_weights(sized, seed)));
 }
 
 }  // namespace stepgraph::bench

@@ -40,6 +40,9 @@ class replay_model {
   virtual std::int64_t step_bytes(int rows, int tokens, std::int64_t live) const = 0;
 };
 
+/// Keys and values that a step reads and writes at least, all layers.
+std::int64_t llama_kv_bytes(const kv_layout& kv, int rows, int tokens, std::int64_t live);
+
 /// Bytes of device memory that the model's weights and tables take at `width` positions, within a few per cent.
 std::int64_t model_bytes(const model_shape& shape, std::int64_t width, bool on_host);
 

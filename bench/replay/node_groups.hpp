@@ -6,11 +6,11 @@
 namespace stepgraph::bench {
 
 /// What a step's nodes are there for.
-enum class node_group { prologue, metadata, attention, model, sampling, speculation, epilogue };
+enum class node_group { prologue, metadata, indices, attention, model, sampling, speculation, epilogue };
 
-inline constexpr std::array all_groups{node_group::prologue, node_group::metadata, node_group::attention,
-                                       node_group::model,    node_group::sampling, node_group::speculation,
-                                       node_group::epilogue};
+inline constexpr std::array all_groups{node_group::prologue,    node_group::metadata, node_group::indices,
+                                       node_group::attention,   node_group::model,    node_group::sampling,
+                                       node_group::speculation, node_group::epilogue};
 
 const char* to_string(node_group group) noexcept;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graphs/error.hpp"
+#include "kernels/sparse/index_k_cache.hpp"
 
 namespace stepgraph::bench {
 namespace {
@@ -74,7 +75,12 @@ std::int64_t bytes_needed(const replay_case& each, bool on_host) {
   bytes +=
       tokens * 4 *
       (std::int64_t{shape.config.vocab_size} + 8l * shape.config.hidden_size + 3l * shape.config.ffn_size);
-  if (shape.is_sparse()) bytes += each.batch * each.width * 4 + tokens * shape.sparse_topk * 8;
+  if (shape.is_sparse()) {
+    constexpr std::int64_t line = index_k_cache::key_bytes + index_k_cache::scale_bytes;
+    bytes += each.batch * each.width * 4 + tokens * shape.sparse_topk * 8;
+    bytes +=
+        (shape.config.layers * each.pool_pages() * each.page_size + each.batch * each.row_tokens()) * line;
+  }
   if (speculates) {
     replay_case draft = each;
     draft.model = draft_of(shape);
