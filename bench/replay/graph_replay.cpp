@@ -47,15 +47,11 @@ void check_output(const std::string& path) {
   STEPGRAPH_EXPECTS(fits, "--json: cannot write ", path);
 }
 
-/// The report's lines are the runner's own; of Google Benchmark's only errors are shown.
+/// The report's lines are the runner's own.
 class quiet_reporter final : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }
-  void ReportRuns(const std::vector<Run>& runs) override {
-    for (const Run& each : runs)
-      if (each.error_occurred && !interrupted)
-        std::fprintf(stderr, "%s: %s\n", each.benchmark_name().c_str(), each.error_message.c_str());
-  }
+  void ReportRuns(const std::vector<Run>&) override {}
 };
 
 struct sweep {
@@ -63,31 +59,35 @@ struct sweep {
   const std::vector<replay_case>& cases;
   int repetitions;
   progress_bar bar{"cases"};
-  std::size_t done = 0;  // repetitions of the case in hand
-  std::size_t started = 0;
+  int done = 0;     // repetitions of the case in hand
+  int started = 0;  // cases
   bool failed = false;
+  const replay_case* broken = nullptr;  // the last that failed
 };
 
-/// One repetition of one case, timed by its own means.
+/// One repetition of one case, timed by its own means. A case that failed or was interrupted has times of zero from
+/// there on: Google Benchmark insists that repetitions are alike.
 void run_case(benchmark::State& state, sweep& all, const replay_case& wanted) {
-  if (interrupted) return state.SkipWithError("interrupted");
-  try {
-    if (all.done == 0) {
-      all.bar.show(static_cast<int>(all.started++), static_cast<int>(all.cases.size()));
-      all.runner.begin(wanted);
-    }
-    const samples times = all.runner.repeat();
-    for (std::size_t i = 0; state.KeepRunning(); ++i) state.SetIterationTime(1e-6 * times[i % times.size()]);
-    if (static_cast<int>(++all.done) == all.repetitions || interrupted) {
+  samples times{0.0};
+  if (!interrupted && all.broken != &wanted) try {
+      if (all.done == 0) {
+        all.bar.show(all.started++, static_cast<int>(all.cases.size()));
+        all.runner.begin(wanted);
+      }
+      times = all.runner.repeat();
+      if (++all.done == all.repetitions || interrupted) {
+        all.bar.finish();
+        all.runner.end();
+        all.done = 0;
+      }
+    } catch (const std::exception& failure) {
       all.bar.finish();
-      all.runner.end();
+      std::fprintf(stderr, "%s: %s\n", wanted.name().c_str(), failure.what());
+      all.broken = &wanted;
+      all.failed = true;
       all.done = 0;
     }
-  } catch (const std::exception& failure) {
-    all.failed = true;
-    all.done = 0;
-    state.SkipWithError(failure.what());
-  }
+  for (std::size_t i = 0; state.KeepRunning(); ++i) state.SetIterationTime(1e-6 * times[i % times.size()]);
 }
 
 int run(int argc, char** argv) {

@@ -56,25 +56,20 @@ class rounds {
   /// Host microseconds of every launch of a graph, and of every replay, with room in all queues.
   void host_calls(samples& launches, samples& replays) {
     constexpr int room = 6;  // of the executor's staging buffers
-    const int count = std::min(room, count_);
-    rewind(count);
-    at_.synchronize();
-    for (int i = 0; i < count; ++i)
-      for (const round_part& part : parts_) {
-        const auto start = clock_type::now();
-        part.step->graph().launch();
-        launches.push_back(since(start));
-      }
-    at_.synchronize();
-    rewind(count);
-    at_.synchronize();
-    for (int i = 0; i < count; ++i)
-      for (const round_part& part : parts_) {
-        const auto start = clock_type::now();
-        part.step->replay();
-        replays.push_back(since(start));
-      }
-    at_.synchronize();
+    const auto time_calls = [&](samples& into, const auto& call) {
+      rewind(room + 1);
+      for (const round_part& part : parts_) call(*part.step);  // the host's own caches are warm then
+      at_.synchronize();
+      for (int i = 0; i < room; ++i)
+        for (const round_part& part : parts_) {
+          const auto start = clock_type::now();
+          call(*part.step);
+          into.push_back(since(start));
+        }
+      at_.synchronize();
+    };
+    time_calls(launches, [](measured_step& step) { step.graph().launch(); });
+    time_calls(replays, [](measured_step& step) { step.replay(); });
   }
 
   void instantiate(clock_marks marks) {
@@ -83,9 +78,10 @@ class rounds {
 
   /// Marks of `count()` rounds back to back, by part; the first round, which the host was late for, left out.
   std::vector<std::vector<std::vector<double>>> marks(bool with_copies) {
-    rewind(count_ + 1);
+    const int count = std::max(count_, 2);  // a gap lies between two
+    rewind(count + 1);
     at_.synchronize();
-    for (int i = 0; i < count_ + 1; ++i)
+    for (int i = 0; i < count + 1; ++i)
       for (const round_part& part : parts_)
         for (int k = 0; k < part.times; ++k) {
           if (with_copies) copy_inputs(*part.step);
