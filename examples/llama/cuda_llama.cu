@@ -40,6 +40,7 @@ struct uploaded_weights {
     buffer attention_norm, qkv, attention_output, ffn_norm, gate_up, down;
   };
   buffer embedding, output, output_norm;
+  buffer fusion_embedding_norm, fusion_hidden_norm, fusion;  // of a draft head
   std::vector<layer> layers;
 
   template <class T>
@@ -57,6 +58,11 @@ struct uploaded_weights {
                              .gate_up = upload<T>(where, loading, std::array{each.gate, each.up}),
                              .down = upload<T>(where, loading, {{each.down}})});
     made.output_norm = upload_floats(where, loading, weights.output_norm);
+    if (weights.fusion) {
+      made.fusion_embedding_norm = upload_floats(where, loading, weights.fusion->embedding_norm);
+      made.fusion_hidden_norm = upload_floats(where, loading, weights.fusion->hidden_norm);
+      made.fusion = upload<T>(where, loading, {{weights.fusion->weight}});
+    }
     return made;
   }
 
@@ -64,7 +70,7 @@ struct uploaded_weights {
 
   /// Bytes of the matrices that one token reads.
   std::size_t matrix_bytes() const {
-    std::size_t bytes = head().bytes();
+    std::size_t bytes = head().bytes() + fusion.bytes();
     for (const layer& each : layers)
       bytes += each.qkv.bytes() + each.attention_output.bytes() + each.gate_up.bytes() + each.down.bytes();
     return bytes;
@@ -74,7 +80,10 @@ struct uploaded_weights {
     device_weights seen{.token_embedding = embedding.data(),
                         .layers = {},
                         .output_norm = output_norm.as<const float>(),
-                        .output = head().data()};
+                        .output = head().data(),
+                        .fusion = {.embedding_norm = fusion_embedding_norm.as<const float>(),
+                                   .hidden_norm = fusion_hidden_norm.as<const float>(),
+                                   .weight = fusion.data()}};
     for (const layer& each : layers)
       seen.layers.push_back({.attention_norm = each.attention_norm.as<const float>(),
                              .qkv = each.qkv.data(),
@@ -98,10 +107,7 @@ class cuda_llama final : public llama_model {
   std::size_t weight_bytes() const noexcept override { return weights_.matrix_bytes(); }
   std::size_t scratch_bytes(const step_key& key) const override { return layers_.scratch_bytes(key); }
 
-  void forward(const step_context& step) const override {
-    layers_.forward(step);
-    emit(step, reinterpret_cast<std::int32_t*>(step.scratch.data() + layers_.spare_offset(step.key)));
-  }
+  void enqueue_logits(const step_context& step) const override { layers_.forward(step); }
 
  private:
   device where_;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "examples/llama/cuda_llama_kernels.cuh"
+#include "examples/llama/fuse_inputs.cuh"
 #include "examples/llama/host_ops.hpp"
 #include "examples/llama/llama_model.hpp"
 #include "examples/llama/skinny_matmul.hpp"
@@ -73,20 +74,17 @@ class typed_pass final : public forward_pass {
   }
 
   void forward(const step_context& step) const override {
-    const scratch s = place(step.scratch.data(), step.key);
+    scratch s = place(step.scratch.data(), step.key);
+    if (step.hidden) s.hidden = step.hidden;  // a draft is fed from there
     check_cublas(cublasSetStream(cublas_, static_cast<cudaStream_t>(step.stream.native())),
                  "cublasSetStream");
     // cublasSetStream forgets the workspace
     check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
     const bool fused = fuses(step.key);
-    run<embed_params<T>>(step, "embed", embed_kernel<T>, step.key.tokens,
-                         {.embedding = static_cast<const T*>(weights_.token_embedding),
-                          .token_ids = step.token_ids,
-                          .hidden = s.hidden,
-                          .gain = weights_.layers.front().attention_norm,
-                          .x = s.normed,
-                          .squares = fused ? s.squares : nullptr,
-                          .hidden_size = config_.hidden_size});
+    if (weights_.fusion.weight)
+      fuse_inputs(step, s, fused);
+    else
+      embed(step, s, fused);
     for (int l = 0; l < config_.layers; ++l) {
       if constexpr (std::is_same_v<T, bf16>)
         if (fused) {
@@ -95,13 +93,14 @@ class typed_pass final : public forward_pass {
         }
       plain_layer(step, s, l);
     }
+    if (step.hidden_out) keep_hidden(step, s);
     head(step, s, fused);
   }
 
  private:
   struct scratch {
     float *logits, *hidden, *squares, *qkv, *gate_up;
-    T *normed, *query, *attended, *activated, *last;
+    T *normed, *query, *attended, *activated, *last, *pair;
     std::uint32_t* spare;
     std::size_t bytes;
   };
@@ -127,9 +126,60 @@ class typed_pass final : public forward_pass {
     take(s.attended, n * attention_);
     take(s.activated, n * config_.ffn_size);
     take(s.last, lines * config_.hidden_size);
+    take(s.pair, weights_.fusion.weight ? n * 2 * config_.hidden_size : 0);
     take(s.spare, n);
     s.bytes = offset;
     return s;
+  }
+
+  void embed(const step_context& step, const scratch& s, bool fused) const {
+    run<embed_params<T>>(step, "embed", embed_kernel<T>, step.key.tokens,
+                         {.embedding = static_cast<const T*>(weights_.token_embedding),
+                          .token_ids = step.token_ids,
+                          .hidden = s.hidden,
+                          .gain = weights_.layers.front().attention_norm,
+                          .x = s.normed,
+                          .squares = fused ? s.squares : nullptr,
+                          .hidden_size = config_.hidden_size});
+  }
+
+  /// What a draft head has in the embedding's place.
+  void fuse_inputs(const step_context& step, const scratch& s, bool fused) const {
+    const int tokens = step.key.tokens, hidden = config_.hidden_size;
+    run<fuse_inputs_params<T>>(step, "fuse_inputs", fuse_inputs_kernel<T>, tokens,
+                               {.embedding = static_cast<const T*>(weights_.token_embedding),
+                                .token_ids = step.token_ids,
+                                .hidden_in = step.hidden_in,
+                                .hidden_row = step.hidden_row,
+                                .live_tokens = step.cu_seqlens_q + step.key.rows,
+                                .embedding_norm = weights_.fusion.embedding_norm,
+                                .hidden_norm = weights_.fusion.hidden_norm,
+                                .pair = s.pair,
+                                .residual = s.hidden,
+                                .hidden_size = hidden,
+                                .epsilon = config_.norm_epsilon});
+    if constexpr (std::is_same_v<T, bf16>)
+      if (fused)
+        return skinny_matmul(step.stream, residual_product{.in = {.weight = as_bf16(weights_.fusion.weight),
+                                                                  .rows = hidden,
+                                                                  .columns = 2 * hidden,
+                                                                  .x = s.pair,
+                                                                  .tokens = tokens},
+                                                           .residual = s.hidden,
+                                                           .gain = weights_.layers.front().attention_norm,
+                                                           .x = s.normed,
+                                                           .squares = s.squares});
+    matmul(step, weights_.fusion.weight, s.pair, s.hidden, hidden, 2 * hidden, tokens, false);
+  }
+
+  void keep_hidden(const step_context& step, const scratch& s) const {
+    run<keep_hidden_params<float>>(step, "keep_hidden", keep_hidden_kernel<float>, step.key.rows,
+                                   {.residual = s.hidden,
+                                    .last_row = step.last_row,
+                                    .live_rows = step.live_rows,
+                                    .out_line = step.out_line,
+                                    .hidden_out = step.hidden_out,
+                                    .hidden_size = config_.hidden_size});
   }
 
   void fused_layer(const step_context& step, const scratch& s, int l) const {
@@ -310,6 +360,7 @@ class typed_pass final : public forward_pass {
     params.faults = step.faults;
     params.cu_seqlens_q = step.cu_seqlens_q;
     params.cache_seqlens = step.cache_seqlens;
+    params.tree_mask = step.ancestors;
     params.workspace = attention_workspace_.data();
     params.workspace_bytes = attention_workspace_.bytes();
     paged_attention(step.stream, params);

@@ -20,12 +20,20 @@ struct device_layer_weights {
   const void* down = nullptr;              // [hidden, ffn]
 };
 
+/// What a draft head has before its layer (`input_fusion`); types as above.
+struct device_input_fusion {
+  const float* embedding_norm = nullptr;  // [hidden]
+  const float* hidden_norm = nullptr;     // [hidden]
+  const void* weight = nullptr;           // [hidden, 2 * hidden]; null: no draft head
+};
+
 /// A whole model's weights in device memory. Non-owning.
 struct device_weights {
   const void* token_embedding = nullptr;  // [vocab, hidden]
   std::vector<device_layer_weights> layers;
   const float* output_norm = nullptr;  // [hidden]
   const void* output = nullptr;        // [vocab, hidden]; the embedding itself where tied
+  device_input_fusion fusion{};        // of a draft head, whose embedding has the target's rows
 };
 
 /// The forward pass of a Llama-architecture model on a GPU over a step's packed tokens, from embedding to logits,
@@ -51,7 +59,7 @@ class llama_layers {
   /// Where in the scratch the residual of the last layer is afterwards, float32 [tokens, hidden], before the last norm.
   std::size_t residual_offset(const step_key& key) const;
 
-  /// Enqueues everything up to the logits of the lines that go to the output head: a row's last token, in a
+  /// Enqueues everything (of a draft head also the copy to `hidden_out`) up to the logits of the lines that go to the output head: a row's last token, in a
   /// verify step all. Neither allocates nor synchronises.
   void forward(const step_context& step) const;
 

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(threads)
   const int row = blockIdx.x;
   const bool live = row < live_count(p.live_rows, p.rows);
   if (!live || (p.query_counts && p.query_counts[row] <= 0)) {
-    if (threadIdx.x == 0) p.next_token[row] = live ? -1 : 0;
+    if (threadIdx.x == 0) p.out.store(p.next_token, row, live ? -1 : 0);
     return;
   }
   const float* const logits = p.logits + row * p.logits_stride;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(threads)
   if (best.nan_id != INT_MAX) p.faults.report(op_id::greedy_sample, row, row_status::nan_logits, best.nan_id);
   const bool none = best.nan_id == INT_MAX && best.id == INT_MAX;
   if (none) p.faults.report(op_id::greedy_sample, row, row_status::no_allowed_token, p.vocab_size);
-  p.next_token[row] = best.nan_id != INT_MAX ? -1 : none ? -2 : best.id;
+  p.out.store(p.next_token, row, best.nan_id != INT_MAX ? -1 : none ? -2 : best.id);
 }
 
 }  // namespace

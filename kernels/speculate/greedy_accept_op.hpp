@@ -19,7 +19,7 @@ struct greedy_accept_op {
     for (int row = team.rank(); row < rows(); row += team.size()) walk(row, row < live);
   }
 
- private:
+  /// One row, by one thread.
   STEPGRAPH_HD void walk(int row, bool live) const {
     const int count = p.verify.count(row);
     if (count == 0) return p.result.none(row, live);
