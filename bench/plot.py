@@ -171,7 +171,7 @@ def picture_round(plt, rows):
     axes.set_ylim(0, 108)
     axes.set_xlabel("batch, rows")
     axes.set_ylabel("share of a round's time, %")
-    axes.set_title(title(f"Where a round goes: verify, draft-extend, {shared['drafts'] - 1} draft decodes, "
+    axes.set_title(title(f"Where a round goes: {shared['drafts'] - 1} draft decodes, verify, draft-extend, "
                          f"{shared['live']:,} live tokens a row", shared), fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], frameon=False, bbox_to_anchor=(1.0, 0.5), loc="center left", handleheight=1.6)

@@ -30,7 +30,8 @@ METHOD = """
 8. **bandwidth**: bytes that the step must move (weights, live KV) over its time, of what a plain read reached in the run.
 9. Other policies follow the captured width as engines do: metadata by a grid of that width; *early exit* also launches
    attention's dead blocks, *full width* reads all captured KV as a masked static cache does. Both are stand-ins.
-10. Rounds: verify, draft-extend and draft decodes of a one-layer draft; how many drafts are kept is drawn in the graph.
+10. Rounds are the executor's: draft decodes, verify, draft-extend of a one-layer draft; how many drafts stay is drawn in the
+    graph, at the acceptance stated.
 """
 PICTURES = {"step_against_width": "Step time against captured width, by guard policy",
             "metadata_against_live": "Metadata time against live length, by guard policy",

@@ -16,10 +16,9 @@ constexpr double noise_from_us = 20;  // ... of this or more
 
 struct case_runner::running {
   replay_case wanted;
-  std::vector<std::unique_ptr<measured_step>> steps;
-  std::vector<round_part> parts;
+  std::unique_ptr<measured_step> step;
   std::unique_ptr<measured_step> other;  // at the live width; of a round, the plain decode step
-  step_times times, other_times;
+  replay_times times, other_times;
   samples medians;  // of each repetition
   nlohmann::json parameters;
 };
@@ -66,26 +65,18 @@ void case_runner::begin(const replay_case& next) {
   if (drafts && !draft_) draft_ = make_model(draft_of(next.model), width_, at_.where(), options_.seed + 1);
   auto made = std::make_unique<running>();
   made->wanted = next;
-  const auto add_step = [&](replay_step kind, const replay_model& model, replay_case as, int times) {
-    if (&model == draft_.get()) as.model = draft_of(as.model);
-    made->steps.push_back(std::make_unique<measured_step>(at_, as, kind, model, options_.seed));
-    made->parts.push_back({made->steps.back().get(), times});
-  };
-  if (round) {
-    add_step(replay_step::target_verify, *model_, next, 1);
-    add_step(replay_step::draft_extend, *draft_, next, 1);
-    if (next.drafts > 1) add_step(replay_step::decode, *draft_, next, next.drafts - 1);
-    made->other = std::make_unique<measured_step>(at_, next, replay_step::decode, *model_, options_.seed);
-  } else {
-    add_step(next.step, drafts ? *draft_ : *model_, next, 1);
-    replay_case narrow = next;
+  const replay_model* const draft = drafts ? draft_.get() : nullptr;
+  made->step = std::make_unique<measured_step>(at_, next, *model_, draft, options_.seed);
+  replay_case beside = next;
+  if (round)
+    beside.step = replay_step::decode;
+  else {
     const std::int64_t room = next.row_tokens() + next.max_query_count();
-    narrow.width = std::min(next.width, (room + next.page_size - 1) / next.page_size * next.page_size);
-    if (drafts) narrow.model = draft_of(narrow.model);
-    if (narrow.width < next.width)
-      made->other =
-          std::make_unique<measured_step>(at_, narrow, next.step, drafts ? *draft_ : *model_, options_.seed);
+    beside.width = std::min(next.width, (room + next.page_size - 1) / next.page_size * next.page_size);
   }
+  if (round || beside.width < next.width)
+    made->other =
+        std::make_unique<measured_step>(at_, beside, *model_, round ? nullptr : draft, options_.seed);
   made->parameters = {{"model", next.model.name},   {"step", to_string(next.step)},
                       {"policy", next.policy.name}, {"batch", next.batch},
                       {"live", next.live},          {"width", next.width},
@@ -100,13 +91,12 @@ void case_runner::begin(const replay_case& next) {
 }
 
 samples case_runner::repeat() {
-  step_times once;
-  measure(at_, now_->parts, swept_, {.batches = options_.batches}, once);
+  replay_times once;
+  measure(at_, *now_->step, swept_, {.batches = options_.batches}, once);
   if (now_->other)
-    measure(at_, {{now_->other.get(), 1}}, swept_, {.batches = options_.batches, .detail = false},
-            now_->other_times);
+    measure(at_, *now_->other, swept_, {.batches = options_.batches, .detail = false}, now_->other_times);
   const auto append = [](samples& to, const samples& from) { to.insert(to.end(), from.begin(), from.end()); };
-  step_times& all = now_->times;
+  replay_times& all = now_->times;
   append(all.step, once.step);
   append(all.replayed, once.replayed);
   append(all.launch_call, once.launch_call);
@@ -144,15 +134,14 @@ void case_runner::add(const char* name, const samples& values, std::int64_t byte
 
 void case_runner::end() {
   const replay_case& c = now_->wanted;
-  const step_times& t = now_->times;
+  const replay_times& t = now_->times;
   if (t.step.empty()) return;
   const bool round = c.step == replay_step::round;
   std::printf("[%s] %s\n", place_.c_str(), c.name().c_str());
   const auto [least, most] = std::ranges::minmax(now_->medians);
   const bool noisy = now_->medians.size() > 1 && most >= noise_from_us && most > least * (1 + noise_limit);
   now_->parameters["noisy"] = noisy;
-  std::int64_t bytes = 0;
-  for (const round_part& part : now_->parts) bytes += part.times * part.step->step_bytes();
+  const std::int64_t bytes = now_->step->step_bytes();
   const double other = median(now_->other_times.step);
   const char* const beside = round ? "plain decode step" : "captured at the live width";
   add(round ? "round" : "step", t.step, bytes, now_->other ? beside : "", other);
@@ -166,10 +155,9 @@ void case_runner::end() {
   add("device gap, with input copy", t.gap_with_copy);
   add("first node to last, hot", t.device_hot);
   add("first node to last, cold", t.device_cold);
-  static constexpr const char* part_names[] = {"part: target-verify", "part: draft-extend",
-                                               "part: draft decodes"};
   if (round)
-    for (std::size_t p = 0; p < t.parts.size(); ++p) add(part_names[p], t.parts[p]);
+    for (std::size_t p = 0; p < t.parts.size(); ++p)
+      add(message("part: ", now_->step->parts()[p].name).c_str(), t.parts[p]);
   add_accounting();
   add_capture();
   if (round) add_break_even();
@@ -178,7 +166,7 @@ void case_runner::end() {
 
 /// Groups, the time between replays, and what neither explains.
 void case_runner::add_accounting() {
-  const step_times& t = now_->times;
+  const replay_times& t = now_->times;
   const double whole = median(t.step);
   double explained = 0;
   for (const node_group group : all_groups)
@@ -200,12 +188,12 @@ void case_runner::add_accounting() {
 }
 
 void case_runner::add_capture() {
-  for (const round_part& part : now_->parts) {
-    const capture_report& capture = part.step->capture();
+  for (const auto& part : now_->step->parts()) {
+    const capture_report& capture = part.capture;
     add("capture and instantiation", {1e3 * capture.milliseconds});
     report_.note_row("nodes", capture.nodes);
     report_.note_row("device_bytes", capture.device_bytes);
-    report_.note_row("part", to_string(capture.key.kind));
+    report_.note_row("part", part.name);
     std::printf("[%s]     %zu nodes, %zu bytes taken by the driver\n", place_.c_str(), capture.nodes,
                 capture.device_bytes);
   }

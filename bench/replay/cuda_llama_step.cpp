@@ -6,12 +6,10 @@
 #include "examples/llama/llama_layers.hpp"
 #include "examples/llama/llama_model.hpp"
 #include "graphs/memory_resource.hpp"
-#include "kernels/sample/greedy_sample.hpp"
+#include "runtime/choose_tokens.hpp"
 
 namespace stepgraph::bench {
 namespace {
-
-using llama::llama_model;
 
 /// Random matrices and gains of one.
 class device_filler {
@@ -55,18 +53,9 @@ class cuda_llama_step final : public replay_model {
 
   void enqueue(const step_context& step, const step_environment&) const override {
     layers_.forward(step);
-    const bool all = llama_model::all_tokens_to_head(step.key);
-    // of a verify step every token's argmax, as an accept wants it; which drafts stay is simulated
-    auto* const argmax =
-        reinterpret_cast<std::int32_t*>(step.scratch.data() + layers_.spare_offset(step.key));
-    greedy_sample(step.stream, {.logits = llama_model::logits(step),
-                                .logits_stride = config_.vocab_size,
-                                .rows = llama_model::head_lines(step.key),
-                                .vocab_size = config_.vocab_size,
-                                .live_rows = all ? step.cu_seqlens_q + step.key.rows : step.live_rows,
-                                .query_counts = all ? nullptr : step.query_counts,
-                                .next_token = all ? argmax : step.next_token,
-                                .faults = all ? fault_sink{} : step.faults});
+    choose_tokens(step, {.data = llama::llama_model::logits(step),
+                         .stride = config_.vocab_size,
+                         .vocab_size = config_.vocab_size});
   }
 
   std::int64_t step_bytes(int rows, int tokens, std::int64_t live) const override {

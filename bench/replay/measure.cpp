@@ -22,15 +22,14 @@ double mean(const samples& values) {
 /// One measurement of rounds; `measure` below says what is measured when.
 class rounds {
  public:
-  rounds(stream_ref at, const std::vector<round_part>& parts)
-      : at_(at), parts_(parts), start_(at.where(), event::timing::on), stop_(at.where(), event::timing::on) {
+  rounds(stream_ref at, measured_step& step)
+      : at_(at), step_(step), start_(at.where(), event::timing::on), stop_(at.where(), event::timing::on) {
     instantiate(clock_marks::none);
     rewind(2);
     launch();  // warm
     const double once = timed(1);
     // long enough for the clocks, few enough for the lengths
-    const int most = std::max(1, most_launches / most_times() - 2);
-    count_ = std::clamp(static_cast<int>(4000.0 / std::max(once, 1.0)), 1, most);
+    count_ = std::clamp(static_cast<int>(4000.0 / std::max(once, 1.0)), 1, most_launches - 2);
     if (at.is_host()) count_ = std::min(count_, 4);
   }
 
@@ -45,9 +44,9 @@ class rounds {
 
   double replayed() {
     rewind(count_ + 1);
-    replay();
+    step_.replay();
     start_.record(at_);
-    for (int i = 0; i < count_; ++i) replay();
+    for (int i = 0; i < count_; ++i) step_.replay();
     stop_.record(at_);
     stop_.synchronize();
     return 1e3 * stop_.milliseconds_since(start_) / count_;
@@ -58,22 +57,25 @@ class rounds {
     constexpr int room = 6;  // of the executor's staging buffers
     const auto time_calls = [&](samples& into, const auto& call) {
       rewind(room + 1);
-      for (const round_part& part : parts_) call(*part.step);  // the host's own caches are warm then
+      call([](const auto& timed) { timed(); });  // the host's own caches are warm then
       at_.synchronize();
       for (int i = 0; i < room; ++i)
-        for (const round_part& part : parts_) {
+        call([&](const auto& timed) {
           const auto start = clock_type::now();
-          call(*part.step);
+          timed();
           into.push_back(since(start));
-        }
+        });
       at_.synchronize();
     };
-    time_calls(launches, [](measured_step& step) { step.graph().launch(); });
-    time_calls(replays, [](measured_step& step) { step.replay(); });
+    time_calls(launches, [&](const auto& around) {
+      for (const auto& part : step_.parts()) around([&] { part.graph->launch(); });
+    });
+    if (step_.replays_alone())
+      time_calls(replays, [&](const auto& around) { around([&] { step_.replay(); }); });
   }
 
   void instantiate(clock_marks marks) {
-    for (const round_part& part : parts_) part.step->graph().instantiate(marks);
+    for (const auto& part : step_.parts()) part.graph->instantiate(marks);
   }
 
   /// Marks of `count()` rounds back to back, by part; the first round, which the host was late for, left out.
@@ -81,43 +83,28 @@ class rounds {
     const int count = std::max(count_, 2);  // a gap lies between two
     rewind(count + 1);
     at_.synchronize();
-    for (int i = 0; i < count + 1; ++i)
-      for (const round_part& part : parts_)
-        for (int k = 0; k < part.times; ++k) {
-          if (with_copies) copy_inputs(*part.step);
-          part.step->graph().launch();
-        }
+    for (int i = 0; i < count + 1; ++i) {
+      if (with_copies) copy_inputs();
+      launch();
+    }
     return take(1);
   }
 
   std::vector<std::vector<std::vector<double>>> cold_marks(const buffer& swept) {
     for (int i = 0; i < std::min(count_, 4); ++i) {
       rewind(1);
-      for (const round_part& part : parts_)
-        for (int k = 0; k < part.times; ++k) {
-          at_.fill(swept.data(), static_cast<unsigned char>(i), swept.bytes());
-          part.step->graph().launch();
-        }
+      for (const auto& part : step_.parts()) {
+        at_.fill(swept.data(), static_cast<unsigned char>(i), swept.bytes());
+        part.graph->launch();
+      }
     }
     return take(0);
   }
 
  private:
-  int most_times() const {
-    int most = 1;
-    for (const round_part& part : parts_) most = std::max(most, part.times);
-    return most;
-  }
-  void rewind(int launches) {
-    for (const round_part& part : parts_) part.step->rewind(launches * part.times);
-  }
+  void rewind(int launches) { step_.rewind(launches); }
   void launch() {
-    for (const round_part& part : parts_)
-      for (int k = 0; k < part.times; ++k) part.step->graph().launch();
-  }
-  void replay() {
-    for (const round_part& part : parts_)
-      for (int k = 0; k < part.times; ++k) part.step->replay();
+    for (const auto& part : step_.parts()) part.graph->launch();
   }
   double timed(int count) {
     start_.record(at_);
@@ -128,14 +115,14 @@ class rounds {
   }
   std::vector<std::vector<std::vector<double>>> take(int skip) {
     std::vector<std::vector<std::vector<double>>> lines;
-    for (const round_part& part : parts_) {
-      lines.push_back(part.step->graph().take_marks());
-      lines.back().erase(lines.back().begin(), lines.back().begin() + skip * part.times);
+    for (const auto& part : step_.parts()) {
+      lines.push_back(part.graph->take_marks());
+      lines.back().erase(lines.back().begin(), lines.back().begin() + skip);
     }
     return lines;
   }
-  void copy_inputs(const measured_step& step) {
-    const std::size_t bytes = step.staging_bytes();
+  void copy_inputs() {
+    const std::size_t bytes = step_.staging_bytes();
     if (pinned_.bytes() < bytes) {
       at_.synchronize();
       pinned_ = buffer(pinned_memory(at_.where()), bytes);
@@ -145,17 +132,17 @@ class rounds {
   }
 
   stream_ref at_;
-  const std::vector<round_part>& parts_;
+  measured_step& step_;
   event start_, stop_;
   buffer pinned_, copied_;
   int count_ = 1;
 };
 
-/// Length of every line of marks, summed over a part's launches of one round, less a mark's own cost.
-double device_time(const std::vector<std::vector<double>>& lines, int times, double mark_cost) {
+/// Mean length of lines of marks, less a mark's own cost.
+double device_time(const std::vector<std::vector<double>>& lines, double mark_cost) {
   samples each;
   for (const auto& line : lines) each.push_back(line.back() - line.front() - mark_cost);
-  return mean(each) * times;
+  return mean(each);
 }
 
 double gaps(const std::vector<std::vector<double>>& lines) {
@@ -179,13 +166,14 @@ double median(samples values) {
   return summary(std::move(values)).median;
 }
 
-void measure(stream_ref at, const std::vector<round_part>& parts, const buffer& swept,
-             const measure_options& how, step_times& into) {
-  rounds run(at, parts);
+void measure(stream_ref at, measured_step& step, const buffer& swept, const measure_options& how,
+             replay_times& into) {
+  const auto& parts = step.parts();
+  rounds run(at, step);
   (void)run.back_to_back();
   for (int i = 0; i < how.batches; ++i) into.step.push_back(run.back_to_back());
   if (!how.detail) return;
-  for (int i = 0; i < how.batches; ++i) into.replayed.push_back(run.replayed());
+  for (int i = 0; i < how.batches && step.replays_alone(); ++i) into.replayed.push_back(run.replayed());
   for (int i = 0; i < how.batches; ++i) run.host_calls(into.launch_call, into.replay_call);
 
   // what a mark costs, by place
@@ -204,11 +192,10 @@ void measure(stream_ref at, const std::vector<round_part>& parts, const buffer& 
     const auto lines = run.marks(false);
     std::map<node_group, double> sums;
     for (std::size_t p = 0; p < parts.size(); ++p) {
-      const auto& runs = parts[p].step->graph().runs();
+      const auto& runs = parts[p].graph->runs();
       for (const auto& line : lines[p])
         for (std::size_t r = 0; r < runs.size(); ++r)
-          sums[runs[r].group] +=
-              (line[r + 1] - line[r] - cost[p][r + 1]) * parts[p].times / double(lines[p].size());
+          sums[runs[r].group] += (line[r + 1] - line[r] - cost[p][r + 1]) / double(lines[p].size());
     }
     for (const auto& [group, sum] : sums) into.groups[group].push_back(sum);
   }
@@ -219,9 +206,9 @@ void measure(stream_ref at, const std::vector<round_part>& parts, const buffer& 
     const auto hot = run.marks(false), copied = run.marks(true), cold = run.cold_marks(swept);
     double sum_hot = 0, sum_cold = 0;
     for (std::size_t p = 0; p < parts.size(); ++p) {
-      into.parts[p].push_back(device_time(hot[p], parts[p].times, cost[p].back()));
+      into.parts[p].push_back(device_time(hot[p], cost[p].back()));
       sum_hot += into.parts[p].back();
-      sum_cold += device_time(cold[p], parts[p].times, cost[p].back());
+      sum_cold += device_time(cold[p], cost[p].back());
     }
     into.device_hot.push_back(sum_hot);
     into.device_cold.push_back(sum_cold);
@@ -230,7 +217,7 @@ void measure(stream_ref at, const std::vector<round_part>& parts, const buffer& 
       into.gap_with_copy.push_back(gaps(copied[0]));
     }
   }
-  for (const round_part& part : parts) part.step->expect_no_fault();
+  step.expect_no_fault();
 }
 
 std::size_t sweep_bytes(device where) {

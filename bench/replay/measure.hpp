@@ -16,7 +16,7 @@ timing summary(samples values);
 double median(samples values);
 
 /// What one step, or the steps of one round, came to.
-struct step_times {
+struct replay_times {
   samples step;           // back to back, by events around a batch
   samples replayed;       // the same through `step_executor::replay`, its input copy included
   samples launch_call;    // host time of the graph launch
@@ -26,23 +26,17 @@ struct step_times {
   samples device_hot;     // first node to last, the caches as the replay before left them
   samples device_cold;    // the same after the caches were swept
   std::map<node_group, samples> groups;
-  std::vector<samples> parts;  // of a round: each step's device time, hot
+  std::vector<samples> parts;  // each graph's device time, hot
 };
 
 struct measure_options {
   int batches = 7;     // samples of one repetition
-  bool detail = true;  // all of step_times, else `step` alone
+  bool detail = true;  // all of replay_times, else `step` alone
 };
 
-/// One of the graphs of a round, launched `times` times in a row; a lone step is a round of itself.
-struct round_part {
-  measured_step* step;
-  int times;
-};
-
-/// Measures rounds of `parts`, appending to `into`. `swept` is what is overwritten to empty the caches.
-void measure(stream_ref at, const std::vector<round_part>& parts, const buffer& swept,
-             const measure_options& how, step_times& into);
+/// Measures `step`, appending to `into`. `swept` is what is overwritten to empty the caches.
+void measure(stream_ref at, measured_step& step, const buffer& swept, const measure_options& how,
+             replay_times& into);
 
 /// Bytes a microsecond, read alone and copied (read and written), measured here and now.
 struct bandwidths {

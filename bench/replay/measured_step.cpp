@@ -22,17 +22,6 @@ buffer upload(stream_ref at, const std::vector<T>& values) {
   return made;
 }
 
-step_kind kind_of(replay_step step) {
-  switch (step) {
-    case replay_step::target_verify:
-      return step_kind::target_verify;
-    case replay_step::draft_extend:
-      return step_kind::extend;
-    default:
-      return step_kind::decode;
-  }
-}
-
 /// The pages of every row: its live ones its own, in shuffled order, those beyond them anywhere in the pool.
 std::vector<std::int32_t> request_table(const replay_case& c, std::uint64_t seed) {
   const std::int64_t columns = c.width / c.page_size, pool = c.pool_pages() - 1;
@@ -51,64 +40,79 @@ std::vector<std::int32_t> request_table(const replay_case& c, std::uint64_t seed
 
 }  // namespace
 
-int measured_step::tokens_of(int row) const {
-  switch (kind_) {
-    case replay_step::target_verify:
-      return case_.verify_tokens(row);
-    case replay_step::draft_extend: {
-      // tokens that the last round kept: spread over the rows as the accept rule says
-      const std::vector<float> sums = case_.accept.cumulative();
-      const auto drawn = static_cast<float>((row + 0.5) / case_.batch);
-      int kept = 0;
-      while (kept < case_.verify_tokens(row) - 1 && drawn >= sums[kept]) ++kept;
-      return kept + 1;
-    }
-    default:
-      return 1;
-  }
-}
-
-measured_step::measured_step(stream_ref at, const replay_case& wanted, replay_step kind,
-                             const replay_model& model, std::uint64_t seed)
-    : at_(at), case_(wanted), kind_(kind), model_(model), seed_(seed), executor_(make_executor(seed)) {
+measured_step::measured_step(stream_ref at, const replay_case& wanted, const replay_model& model,
+                             const replay_model* draft, std::uint64_t seed)
+    : at_(at), case_(wanted), model_(model), draft_(draft), seed_(seed), executor_(make_executor()) {
   executor_.capture();
-  replay();
-  at_.synchronize();
-  graph_ = step_graph::capture(
-      at_, [&] { executor_.enqueue_step(kind_of(kind_), case_.batch, tokens_); },
-      case_.policy.other.has_value(), kind_ == replay_step::target_verify);
-  for (const kv_pages_view& layer : executor_.kv_cache().layers) {
-    std::uint32_t salt = static_cast<std::uint32_t>(seed);
+  std::uint32_t salt = static_cast<std::uint32_t>(seed);
+  for (const kv_pages_view& layer : executor_.kv_cache().layers)
     for (const void* half : {layer.keys, layer.values})
       fill_device(at_, const_cast<void*>(half), layer.pages * layer.page_stride, ++salt);
-  }
+  for (int i = 0; i < 2; ++i) replay();  // a round needs the drafts of the one before
+  at_.synchronize();
+  const auto add = [&](step_kind kind) {
+    const auto found = std::ranges::find_if(
+        executor_.captures(), [&](const capture_report& each) { return each.key.kind == kind; });
+    const bool replaced = case_.policy.other && !is_draft(kind);
+    parts_.push_back({to_string(kind),
+                      step_graph::capture(
+                          at_, [&] { executor_.enqueue_step(found->key); }, replaced),
+                      *found});
+  };
+  if (case_.step == replay_step::round && case_.drafts > 1) add(step_kind::draft_decode);
+  if (case_.step != replay_step::draft_extend) add(target_kind());
+  if (draft_) add(step_kind::draft_extend);
   at_.synchronize();
 }
 
-step_executor measured_step::make_executor(std::uint64_t seed) {
+step_kind measured_step::target_kind() const {
+  return verifies() ? step_kind::target_verify : step_kind::decode;
+}
+
+std::vector<step_definition> measured_step::definitions() {
+  std::vector<step_definition> steps;
+  const auto add = [&](step_kind kind, const replay_model& model, bool sampled) {
+    steps.push_back({.kind = kind,
+                     .variant = 0,
+                     .body = [this](const step_context& step) { body(step); },
+                     .scratch_bytes =
+                         [kind, &model](int rows, int tokens) {
+                           return model.scratch_bytes({.kind = kind, .rows = rows, .tokens = tokens});
+                         },
+                     .sampled = sampled});
+  };
+  // a sampled verify step accepts in its body, and here the accept is simulated
+  add(target_kind(), model_, verifies());
+  if (draft_) add(step_kind::draft_extend, *draft_, false);
+  if (draft_ && case_.drafts > 1) add(step_kind::draft_decode, *draft_, false);
+  return steps;
+}
+
+step_executor measured_step::make_executor() {
   const int rows = case_.batch, vocab = model_.vocab_size();
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(seed_);
+  const auto tokens_of = [&](int row) { return verifies() ? case_.verify_tokens(row) : 1; };
   for (int row = 0; row < rows; ++row) tokens_ += tokens_of(row);
   ids_.resize(std::size_t(tokens_) + rows);
   for (std::int32_t& id : ids_) id = static_cast<std::int32_t>(random() % vocab);
   double kept = 0;
   std::size_t used = 0;
   for (int row = 0; row < rows; ++row) {
-    const int tokens = tokens_of(row);
-    const int given = kind_ == replay_step::decode          ? 0
-                      : kind_ == replay_step::target_verify ? tokens - 1
-                                                            : tokens;
-    rows_.push_back(
-        {.request = row, .tokens = tokens, .token_ids = {ids_.data() + used, std::size_t(given)}});
+    // drafts are the host's unless there is a draft model
+    const int given = draft_ ? 0 : tokens_of(row) - 1;
+    rows_.push_back({.request = row,
+                     .tokens = tokens_of(row),
+                     .token_ids = {ids_.data() + used, static_cast<std::size_t>(given)},
+                     .parents = {}});
     used += given;
-    kept += kind_ == replay_step::target_verify ? std::min<double>(tokens, case_.accept.mean() + 1) : tokens;
+    kept += verifies() ? std::min<double>(tokens_of(row), case_.accept.mean() + 1) : 1;
   }
   advance_ = kept / rows;
   // as engines round them up
-  bucket_tokens_ = kind_ == replay_step::decode ? rows : std::max(rows, (tokens_ + 7) / 8 * 8);
+  bucket_tokens_ = verifies() ? std::max(rows, (tokens_ + 7) / 8 * 8) : rows;
 
   const std::int64_t columns = case_.width / case_.page_size;
-  table_ = upload(at_, request_table(case_, seed));
+  table_ = upload(at_, request_table(case_, seed_));
   seq_lens_ = upload(at_, std::vector<std::int32_t>(rows, 0));
   last_token_ = upload(at_, std::vector<std::int32_t>(ids_.begin(), ids_.begin() + rows));
   full_lengths_ = upload(
@@ -156,33 +160,38 @@ step_executor measured_step::make_executor(std::uint64_t seed) {
         around_.index_keys + around_.index_capacity * index_k_cache::key_bytes);
   }
 
+  sampling_ = upload(at_, std::vector<sampling_settings>(rows));
+
   const step_limits limits{.max_rows = rows,
                            .max_step_tokens = bucket_tokens_,
-                           .max_draft_tokens = kind_ == replay_step::decode ? 0 : case_.drafts,
+                           .max_draft_tokens = verifies() ? case_.drafts : 0,
                            .max_requests = rows,
                            .max_context = case_.width,
                            .page_size = case_.page_size,
                            .kv_pages = case_.pool_pages(),
                            .vocab_size = vocab,
+                           .hidden_size = draft_ ? case_.model.config.hidden_size : 0,
                            .in_flight = 8};
-  const step_kind kind = kind_of(kind_);
-  return step_executor(at_.where(), limits, model_.layout(),
-                       {{.kind = kind,
-                         .body = [this](const step_context& step) { body(step); },
-                         .scratch_bytes =
-                             [this, kind](int rows, int tokens) {
-                               return model_.scratch_bytes({.kind = kind, .rows = rows, .tokens = tokens});
-                             }}},
-                       {.stream = at_,
-                        .requests = adopted_requests{.source = around_.source,
-                                                     .seq_lens = seq_lens_.as<std::int32_t>(),
-                                                     .last_token = last_token_.as<std::int32_t>()},
-                        .row_buckets = bucket_policy::exactly({rows}),
-                        .token_buckets = bucket_policy::exactly({bucket_tokens_})});
+  executor_options options{.stream = at_,
+                           .requests = adopted_requests{.source = around_.source,
+                                                        .seq_lens = seq_lens_.as<std::int32_t>(),
+                                                        .last_token = last_token_.as<std::int32_t>(),
+                                                        .sampling = sampling_.as<sampling_settings>()},
+                           .row_buckets = bucket_policy::exactly({rows}),
+                           .token_buckets = bucket_policy::exactly({bucket_tokens_}),
+                           .draft_lengths = {case_.drafts}};
+  if (draft_)
+    options.draft =
+        draft_shape{.layout = draft_->layout(), .hidden_size = limits.hidden_size, .vocab_size = vocab};
+  else
+    options.draft_lengths.clear();
+  return step_executor(at_.where(), limits, model_.layout(), definitions(), std::move(options));
 }
 
 void measured_step::body(const step_context& step) const {
   step_context seen = step;
+  seen.sampled = false;  // every token's argmax is enough: which drafts stay is not the target's to say
+  if (is_draft(step.key.kind)) return draft_->enqueue(seen, around_);
 #if STEPGRAPH_CUDA
   if (case_.policy.other) {
     decode_by(*case_.policy.other, step.stream,
@@ -206,19 +215,17 @@ void measured_step::body(const step_context& step) const {
                                 .heads = case_.model.config.kv_heads,
                                 .width = case_.width,
                                 .chunk = early_exit_chunk});
-  if (kind_ == replay_step::target_verify) {
-    const auto* const accept = accept_.as<float>();
+  if (verifies())
     simulated_accept(step.stream,
                      {.verify = {.live_rows = step.live_rows,
                                  .rows = step.key.rows,
                                  .max_query_count = static_cast<std::int32_t>(step.accepted.stride),
                                  .cu_seqlens_q = step.cu_seqlens_q,
                                  .token_ids = step.token_ids},
-                      .cumulative = accept,
+                      .cumulative = accept_.as<float>(),
                       .seed = seed_,
                       .rounds = accept_.as<std::uint32_t>() + case_.drafts + 1,
                       .result = step.accepted});
-  }
 }
 
 void measured_step::rewind(int launches) {
@@ -228,16 +235,31 @@ void measured_step::rewind(int launches) {
 }
 
 void measured_step::replay() {
-  (void)executor_.replay(kind_of(kind_), rows_);
+  last_ = *executor_.replay(step_round{.kind = target_kind(),
+                                       .rows = rows_,
+                                       .draft_length = draft_ ? case_.drafts : 0,
+                                       .extend_draft = draft_ != nullptr});
+}
+
+double measured_step::kept() {
+  double sum = 0;
+  for (const row_result& row : executor_.wait(last_)) sum += row.count - 1;
+  return sum / case_.batch;
 }
 
 std::size_t measured_step::staging_bytes() const {
-  return 16 + (3ul * case_.batch + bucket_tokens_) * sizeof(std::int32_t);
+  return sizeof(staged_header) + (6ul * case_.batch + bucket_tokens_) * sizeof(std::int32_t);
 }
 
 std::int64_t measured_step::step_bytes() const {
   const std::int64_t read = case_.policy.other == guard_policy::full_width ? case_.width : case_.live;
-  return model_.step_bytes(case_.batch, tokens_, read);
+  const auto kept = static_cast<int>(case_.batch * advance_);
+  std::int64_t bytes =
+      case_.step == replay_step::draft_extend ? 0 : model_.step_bytes(case_.batch, tokens_, read);
+  if (draft_) bytes += draft_->step_bytes(case_.batch, kept, read);
+  if (case_.step == replay_step::round)
+    bytes += (case_.drafts - 1) * draft_->step_bytes(case_.batch, case_.batch, read);
+  return bytes;
 }
 
 void measured_step::expect_no_fault() const {

@@ -67,7 +67,6 @@ std::int64_t replay_case::pool_pages() const {
 std::int64_t bytes_needed(const replay_case& each, bool on_host) {
   const model_shape& shape = each.model;
   const std::int64_t columns = each.width / each.page_size, tokens = each.batch * each.max_query_count();
-  const bool speculates = each.step == replay_step::round;
   std::int64_t bytes = model_bytes(shape, each.width, on_host);
   bytes += each.pool_pages() * each.page_size * kv_token_bytes(shape, on_host);
   bytes += 2 * each.batch * columns * 4;
@@ -81,11 +80,10 @@ std::int64_t bytes_needed(const replay_case& each, bool on_host) {
     bytes +=
         (shape.config.layers * each.pool_pages() * each.page_size + each.batch * each.row_tokens()) * line;
   }
-  if (speculates) {
-    replay_case draft = each;
-    draft.model = draft_of(shape);
-    draft.step = replay_step::draft_extend;
-    bytes += bytes_needed(draft, on_host);
+  if (each.step == replay_step::round || each.step == replay_step::draft_extend) {
+    const model_shape draft = draft_of(shape);
+    bytes += model_bytes(draft, each.width, on_host);
+    bytes += each.pool_pages() * each.page_size * kv_token_bytes(draft, on_host);
   }
   return bytes;
 }
@@ -107,8 +105,8 @@ void check(const replay_case& c) {
   STEPGRAPH_EXPECTS(
       !c.model.is_sparse() || c.step == replay_step::decode || c.step == replay_step::target_verify,
       "--step: the ", c.model.name, " stand-in has decode and target-verify steps alone");
-  STEPGRAPH_EXPECTS(!c.policy.other || c.step != replay_step::round,
-                    "--policy: a round runs the live policy alone, not ", c.policy.name);
+  STEPGRAPH_EXPECTS(!c.policy.other || c.step == replay_step::decode || c.step == replay_step::target_verify,
+                    "--policy: a ", to_string(c.step), " runs the live policy alone, not ", c.policy.name);
 }
 
 }  // namespace stepgraph::bench

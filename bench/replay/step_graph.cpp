@@ -11,11 +11,10 @@ namespace {
 
 class host_step final : public step_graph {
  public:
-  host_step(stream_ref at, const std::function<void()>& enqueue, bool replaced_accept) {
+  host_step(stream_ref at, const std::function<void()>& enqueue) {
     const capture_scope scope(at);  // never ended: the nodes are all that is wanted
     enqueue();
     for (const detail::host_node& node : detail::host_stream::of(at).recording->nodes) {
-      if (replaced_accept && node.name == "greedy_accept") continue;
       nodes_.push_back(node);
       const node_group group = group_of(node.name);
       if (runs_.empty() || runs_.back().group != group) runs_.push_back({group, 0});
@@ -64,16 +63,15 @@ class host_step final : public step_graph {
 
 }  // namespace
 
-std::unique_ptr<step_graph> capture_host_step(stream_ref at, const std::function<void()>& enqueue,
-                                              bool replaced_accept) {
-  return std::make_unique<host_step>(at, enqueue, replaced_accept);
+std::unique_ptr<step_graph> capture_host_step(stream_ref at, const std::function<void()>& enqueue) {
+  return std::make_unique<host_step>(at, enqueue);
 }
 
 std::unique_ptr<step_graph> step_graph::capture(stream_ref at, const std::function<void()>& enqueue,
-                                                bool replaced_metadata, bool replaced_accept) {
-  if (at.is_host()) return capture_host_step(at, enqueue, replaced_accept);
+                                                bool replaced_metadata) {
+  if (at.is_host()) return capture_host_step(at, enqueue);
 #if STEPGRAPH_CUDA
-  return capture_cuda_step(at, enqueue, replaced_metadata, replaced_accept);
+  return capture_cuda_step(at, enqueue, replaced_metadata);
 #else
   throw cuda_error("step_graph: this stepgraph was built without CUDA", 0);
 #endif

@@ -85,8 +85,7 @@ void connect(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to, const 
 
 class cuda_step final : public step_graph {
  public:
-  cuda_step(stream_ref at, const std::function<void()>& enqueue, bool replaced_metadata, bool replaced_accept)
-      : at_(at) {
+  cuda_step(stream_ref at, const std::function<void()>& enqueue, bool replaced_metadata) : at_(at) {
     const auto native = static_cast<cudaStream_t>(at.native());
     STEPGRAPH_CUDA_TRY(cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));
     try {
@@ -100,7 +99,6 @@ class cuda_step final : public step_graph {
     }
     STEPGRAPH_CUDA_TRY(cudaStreamEndCapture(native, &graph_));
     if (replaced_metadata) take_out([](const std::string& n) { return group_of(n) == node_group::metadata; });
-    if (replaced_accept) take_out([](const std::string& n) { return n.find("greedy_accept") != n.npos; });
     find_runs();
   }
   ~cuda_step() override {
@@ -265,8 +263,8 @@ class cuda_step final : public step_graph {
 }  // namespace
 
 std::unique_ptr<step_graph> capture_cuda_step(stream_ref at, const std::function<void()>& enqueue,
-                                              bool replaced_metadata, bool replaced_accept) {
-  return std::make_unique<cuda_step>(at, enqueue, replaced_metadata, replaced_accept);
+                                              bool replaced_metadata) {
+  return std::make_unique<cuda_step>(at, enqueue, replaced_metadata);
 }
 
 }  // namespace stepgraph::bench

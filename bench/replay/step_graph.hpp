@@ -32,7 +32,7 @@ class step_graph {
   /// Captures what `enqueue` puts on `at`. With `replaced_metadata` the step's own metadata node, the first of
   /// that group, is taken out: another policy's stands in its place.
   static std::unique_ptr<step_graph> capture(stream_ref at, const std::function<void()>& enqueue,
-                                             bool replaced_metadata, bool replaced_accept);
+                                             bool replaced_metadata);
   virtual ~step_graph() = default;
 
   virtual int nodes() const = 0;
@@ -51,9 +51,8 @@ class step_graph {
 };
 
 /// Implementations; `capture` picks one.
-std::unique_ptr<step_graph> capture_host_step(stream_ref at, const std::function<void()>& enqueue,
-                                              bool replaced_accept);
+std::unique_ptr<step_graph> capture_host_step(stream_ref at, const std::function<void()>& enqueue);
 std::unique_ptr<step_graph> capture_cuda_step(stream_ref at, const std::function<void()>& enqueue,
-                                              bool replaced_metadata, bool replaced_accept);
+                                              bool replaced_metadata);
 
 }  // namespace stepgraph::bench

@@ -126,10 +126,21 @@ class Sweeps(BenchTest):
         self.assertEqual(len(figures), 1)
         # rows of (drafts + 1) and of fewer tokens: 7 r + 3 modulo 4 drafts are 3 and 2, and 2 are kept of either
         self.assertAlmostEqual(figures[0]["accepted"], 2.0)
+        self.assertAlmostEqual(figures[0]["kept_last"], 2.0)  # what the device did in the last replay
         round_us = next(row["median"] for row in report["rows"] if row["name"] == "round")
         self.assertAlmostEqual(figures[0]["tokens_per_second"], 2 * 3 * 1e6 / round_us, delta=1e-6 * figures[0]["tokens_per_second"])
         plain_us = 2e6 / figures[0]["plain_tokens_per_second"]
         self.assertAlmostEqual(figures[0]["break_even_accepted"], max(0, round_us / plain_us - 1), places=6)
+
+    def test_a_round_is_the_executors_own_steps(self):
+        _, report = self.sweep("--step", "round,draft-extend", "--batch", 2, "--drafts", 3, "--accept-rate", 0.5)
+        parts = {row["part"] for row in report["rows"] if row["name"] == "capture and instantiation"}
+        self.assertEqual(parts, {"draft_decode", "target_verify", "draft_extend"})
+        rows = [row for row in report["rows"] if row["parameters"]["step"] == "round"]
+        parts_us = sum(row["median"] for row in rows if row["name"].startswith("part: "))
+        hot_us = next(row["median"] for row in rows if row["name"] == "first node to last, hot")
+        self.assertLess(abs(parts_us - hot_us), 0.5 * hot_us)
+        self.assertIn("group: speculation", {row["name"] for row in rows})
 
     def test_filter_and_list(self):
         listed = bench(*TINY, "--batch", "1,2", "--step", "decode,target-verify", "--list")
