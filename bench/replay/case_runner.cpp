@@ -210,6 +210,7 @@ void case_runner::add_break_even() {
   const double even = std::max(0.0, round / plain - 1), rate = rate_for(even, c.drafts);
   const nlohmann::json figures = {
       {"accepted", kept},
+      {"kept_last", now_->step->kept()},
       {"tokens_per_second", 1e6 * c.batch * (1 + kept) / round},
       {"plain_tokens_per_second", 1e6 * c.batch / plain},
       {"break_even_accepted", even},
