@@ -68,7 +68,7 @@ std::unique_ptr<step_graph> capture_host_step(stream_ref at, const std::function
 }
 
 std::unique_ptr<step_graph> step_graph::capture(stream_ref at, const std::function<void()>& enqueue,
-                                                bool replaced_metadata) {
+                                                [[maybe_unused]] bool replaced_metadata) {
   if (at.is_host()) return capture_host_step(at, enqueue);
 #if STEPGRAPH_CUDA
   return capture_cuda_step(at, enqueue, replaced_metadata);
