@@ -97,6 +97,7 @@ struct subject {
             .body =
                 [this](const step_context& step) {
                   layers.forward(step);
+                  if (getenv("STEP_SKIP_SAMPLE")) return;
                   greedy_sample(step.stream, {.logits = llama::llama_model::logits(step),
                                               .logits_stride = config.vocab_size,
                                               .rows = step.key.rows,

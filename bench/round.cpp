@@ -45,7 +45,12 @@ class fixed_logits {
   buffer block_;
 };
 
-void measure(const options& how, int batch, bool sampled, bench::report& report) {
+enum class bodies { greedy, sampled, empty };
+
+/// Rounds with bodies that choose tokens are timed node by node; those whose bodies are empty as a whole, so that
+/// nodes may overlap as they do in use. There the tokens are those that the eager warm-up left, all 0.
+void measure(const options& how, int batch, bodies body, bench::report& report) {
+  const bool sampled = body == bodies::sampled, empty = body == bodies::empty;
   const device where = device::cuda();
   const stream at(where);
   const int width = how.draft_length + 1;
@@ -59,7 +64,15 @@ void measure(const options& how, int batch, bool sampled, bench::report& report)
                      .body =
                          [&, kind](const step_context& step) {
                            if (kind == step_kind::target_verify) seen = step;
-                           choose_tokens(step, logits.head());
+                           if (!empty) return choose_tokens(step, logits.head());
+                           // a first draft is good for one round: that is set anew, by a node of its own
+                           if (step.stream.is_capturing() && kind != step_kind::draft_extend) return;
+                           const auto zero = [&](std::int32_t* tokens, int count) {
+                             if (tokens) step.stream.fill(tokens, 0, 4ul * count);
+                           };
+                           zero(step.next_token, step.out_line ? batch + 1 : batch);
+                           zero(step.feed_token, batch);
+                           zero(step.argmax, step.key.tokens);
                          },
                      .sampled = sampled});
   const kv_layout layout{.type = element_type::bf16, .layers = 1, .kv_heads = 1, .head_size = 64};
@@ -71,14 +84,15 @@ void measure(const options& how, int batch, bool sampled, bench::report& report)
                            .page_size = 16,
                            .vocab_size = how.vocab_size,
                            .hidden_size = 64};
-  step_executor executor(where, limits, layout, steps,
-                         {.stream = at.ref(),
-                          .row_buckets = bucket_policy::exactly({batch}),
-                          .token_buckets = bucket_policy::exactly({batch * width}),
-                          .draft = draft_shape{.layout = layout, .hidden_size = 64, .vocab_size = how.vocab_size},
-                          .draft_lengths = {how.draft_length},
-                          .finish = finish_options{{2, 3}},
-                          .timing = step_timing::nodes});
+  step_executor executor(
+      where, limits, layout, steps,
+      {.stream = at.ref(),
+       .row_buckets = bucket_policy::exactly({batch}),
+       .token_buckets = bucket_policy::exactly({batch * width}),
+       .draft = draft_shape{.layout = layout, .hidden_size = 64, .vocab_size = how.vocab_size},
+       .draft_lengths = {how.draft_length},
+       .finish = finish_options{{2, 3}},
+       .timing = empty ? step_timing::steps : step_timing::nodes});
   executor.capture();
   const std::vector<std::int32_t> prompt{1};
   std::vector<step_row> rows;
@@ -96,18 +110,39 @@ void measure(const options& how, int batch, bool sampled, bench::report& report)
   std::int64_t emitted = 0;
   for (int i = 0; i < how.rounds; ++i)
     for (const row_result& each : wait({.kind = step_kind::target_verify,
-                                        .rows = rows,
-                                        .draft_length = how.draft_length,
-                                        .extend_draft = true}))
+                                  .rows = rows,
+                                  .draft_length = how.draft_length,
+                                  .extend_draft = true}))
       emitted += each.count;
   at.synchronize();
   const step_times& times = executor.statistics().times;
+  if (empty) {
+    double all = 0;
+    std::printf("\nbatch %d, K %d, greedy, bodies empty: %.2f tokens a row and round\n", batch,
+                how.draft_length, double(emitted) / (double(how.rounds) * batch));
+    for (const step_kind kind :
+         {step_kind::draft_decode, step_kind::target_verify, step_kind::draft_extend}) {
+      const time_statistics& time = times.by_kind[static_cast<int>(kind)];
+      std::printf("  %-14s from begin to end %6.2f us, least %6.2f\n", to_string(kind), time.mean(),
+                  time.smallest);
+      all += time.mean();
+      report.add(std::string("round/") + to_string(kind) + "/all bookkeeping",
+                 {{"batch", batch}, {"draft_length", how.draft_length}},
+                 {.median = time.mean(),
+                  .minimum = time.smallest,
+                  .maximum = time.largest,
+                  .count = static_cast<int>(time.count)});
+    }
+    std::printf("  the round's bookkeeping: %.2f us, three readings of the clock included\n", all);
+    return;
+  }
   double clock = 1e9, round = 0;
   for (const auto& nodes : times.nodes)
     if (!nodes.empty() && nodes.front().time.count > 1) clock = std::min(clock, nodes.front().time.mean());
-  std::printf("\nbatch %d, K %d, %s: %.2f tokens a row and round; reading the clock takes %.2f us, taken off below\n",
-              batch, how.draft_length, sampled ? "sampled" : "greedy",
-              double(emitted) / (double(how.rounds) * batch), clock);
+  std::printf(
+      "\nbatch %d, K %d, %s: %.2f tokens a row and round; reading the clock takes %.2f us, taken off below\n",
+      batch, how.draft_length, sampled ? "sampled" : "greedy", double(emitted) / (double(how.rounds) * batch),
+      clock);
   for (const step_kind kind : {step_kind::draft_decode, step_kind::target_verify, step_kind::draft_extend}) {
     const auto& nodes = times.nodes[static_cast<int>(kind)];
     for (std::size_t i = 1; i < nodes.size(); ++i) {
@@ -140,8 +175,8 @@ void measure(const options& how, int batch, bool sampled, bench::report& report)
   const std::int64_t bytes = std::int64_t{4} * batch * width * how.vocab_size;
   std::printf("  target_distribution alone: %.2f us for %.2f MB of logits read once\n", distribution.median,
               1e-6 * double(bytes));
-  report.add("round/target_distribution", {{"batch", batch}, {"draft_length", how.draft_length}}, distribution,
-             bytes);
+  report.add("round/target_distribution", {{"batch", batch}, {"draft_length", how.draft_length}},
+             distribution, bytes);
 }
 
 }  // namespace
@@ -158,8 +193,8 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     bench::report report(device::cuda(), how.commit);
-    for (const bool sampled : {false, true})
-      for (const int batch : how.batches) measure(how, batch, sampled, report);
+    for (const bodies body : {bodies::empty, bodies::greedy, bodies::sampled})
+      for (const int batch : how.batches) measure(how, batch, body, report);
     report.write(how.out);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "bench_round: %s\n", failure.what());

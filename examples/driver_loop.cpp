@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "examples/live_view.hpp"
 #include "examples/llama/chat_template.hpp"
 #include "examples/llama/draft_head.hpp"
 #include "examples/llama/gguf.hpp"
 #include "examples/llama/llama_model.hpp"
 #include "examples/llama/load_weights.hpp"
 #include "examples/llama/tokenizer.hpp"
-#include "examples/live_view.hpp"
 #include "examples/loop_report.hpp"
 #include "examples/progress_bar.hpp"
 #include "graphs/error.hpp"
@@ -61,7 +61,8 @@ device choose_device(const std::string& where) {
 }
 
 /// Every prompt as tokens, in the model's chat format. Throws if one leaves no room for an answer.
-std::vector<std::vector<std::int32_t>> encode_prompts(const options& wanted, const llama::chat_template& chat) {
+std::vector<std::vector<std::int32_t>> encode_prompts(const options& wanted,
+                                                      const llama::chat_template& chat) {
   std::vector<std::vector<std::int32_t>> prompts;
   for (const std::string& prompt : wanted.prompts) {
     std::vector<llama::chat_message> messages;
@@ -169,7 +170,8 @@ bool answer(const options& wanted) {
   const auto model = llama::make_llama(where, weights);
   std::unique_ptr<llama::draft_model> draft;
   if (!wanted.draft.empty())
-    draft = llama::make_draft_head(where, llama::load_draft_head(std::filesystem::path(wanted.draft), weights));
+    draft =
+        llama::make_draft_head(where, llama::load_draft_head(std::filesystem::path(wanted.draft), weights));
   std::fprintf(stderr, "%s: %d layers, %d tokens, on %s\n",
                wanted.model.substr(wanted.model.rfind('/') + 1).c_str(), config.layers, config.vocab_size,
                where.name().c_str());
@@ -192,7 +194,8 @@ bool answer(const options& wanted) {
   bool failed = false;
   for (std::size_t i = 0; i < rows; ++i) {
     answers[i].words += decoders[i].finish();
-    if (rows > 1) std::cout << "[" << i + 1 << "] " << wanted.prompts[i] << "\n" << answers[i].words << "\n\n";
+    if (rows > 1)
+      std::cout << "[" << i + 1 << "] " << wanted.prompts[i] << "\n" << answers[i].words << "\n\n";
     const generation_end& end = answers[i].end;
     failed = failed || end.reason == finish_reason::fault;
     if (end.reason == finish_reason::fault)
@@ -219,10 +222,10 @@ bool answer(const options& wanted) {
 }
 
 void add_draft_options(CLI::App& app, options& wanted) {
-  auto* const lookup = app.add_option("--lookup", wanted.lookup,
-                                      "draft up to so many tokens by looking the text up in itself")
-                           ->check(CLI::Range(0, 63))
-                           ->capture_default_str();
+  auto* const lookup =
+      app.add_option("--lookup", wanted.lookup, "draft up to so many tokens by looking the text up in itself")
+          ->check(CLI::Range(0, 63))
+          ->capture_default_str();
   app.add_option("--branches", wanted.branches, "continuations that --lookup proposes, as a tree")
       ->check(CLI::Range(1, 63))
       ->capture_default_str();
@@ -243,10 +246,12 @@ void add_sampling_options(CLI::App& app, options& wanted) {
   app.add_option("--top-p", sampling.top_p, "draw among the most probable of this sum; 1: all")
       ->check(CLI::Range(0.0f, 1.0f))
       ->capture_default_str();
-  app.add_option("--min-p", sampling.min_p, "drop what is less probable than this share of the largest; 0: none")
+  app.add_option("--min-p", sampling.min_p,
+                 "drop what is less probable than this share of the largest; 0: none")
       ->check(CLI::Range(0.0f, 1.0f))
       ->capture_default_str();
-  app.add_option("--seed", sampling.seed, "of the draws: the same seed, the same text")->capture_default_str();
+  app.add_option("--seed", sampling.seed, "of the draws: the same seed, the same text")
+      ->capture_default_str();
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace stepgraph {
 /// Several texts as they grow, a line each on standard error; silent where that is no terminal.
 class live_view {
  public:
-  explicit live_view(std::size_t streams) : tails_(streams), shown_(isatty(STDERR_FILENO) != 0 && streams > 1) {}
+  explicit live_view(std::size_t streams)
+      : tails_(streams), shown_(isatty(STDERR_FILENO) != 0 && streams > 1) {}
 
   void add(std::size_t stream, const std::string& text) {
     if (!shown_) return;

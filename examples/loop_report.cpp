@@ -30,8 +30,9 @@ void report_times(const step_times& times) {
   for (int kind = 0; kind < step_times::kinds; ++kind) {
     const time_statistics& time = times.by_kind[kind];
     if (time.count == 0) continue;
-    std::fprintf(stderr, "%s%s %.1f us x %llu", any ? ", " : "time on the device: ",
-                 to_string(static_cast<step_kind>(kind)), time.mean(), static_cast<count_type>(time.count));
+    std::fprintf(stderr, "%s%s %.1f us x %llu",
+                 any ? ", " : "time on the device: ", to_string(static_cast<step_kind>(kind)), time.mean(),
+                 static_cast<count_type>(time.count));
     any = true;
   }
   if (!any) return;

@@ -6,9 +6,9 @@ namespace stepgraph {
 
 /// What one run of a loop took.
 struct loop_run {
-  double seconds = 0;        // in all
-  double first_token = 0;    // until the first token of any text
-  std::size_t tokens = 0;    // emitted
+  double seconds = 0;           // in all
+  double first_token = 0;       // until the first token of any text
+  std::size_t tokens = 0;       // emitted
   std::size_t after_first = 0;  // of those, the ones that rounds brought, not prompts
 
   double tokens_a_second() const {

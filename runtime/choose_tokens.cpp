@@ -47,16 +47,17 @@ void choose_tokens(const step_context& step, const head_logits& logits) {
   if (!step.sampled) {
     // of a verify step an argmax a token; a NaN counts only on the path that the accept walks, so it is the
     // accept that reports
-    return greedy_sample(step.stream, {.logits = logits.data,
-                                       .logits_stride = logits.stride,
-                                       .rows = verify ? step.key.tokens : step.key.rows,
-                                       .vocab_size = logits.vocab_size,
-                                       .live_rows = verify ? step.cu_seqlens_q + step.key.rows : step.live_rows,
-                                       .query_counts = verify ? nullptr : step.query_counts,
-                                       .allowed = logits.allowed,
-                                       .next_token = verify ? step.argmax : step.next_token,
-                                       .out = verify ? token_output{} : out,
-                                       .faults = verify ? fault_sink{} : step.faults});
+    return greedy_sample(step.stream,
+                         {.logits = logits.data,
+                          .logits_stride = logits.stride,
+                          .rows = verify ? step.key.tokens : step.key.rows,
+                          .vocab_size = logits.vocab_size,
+                          .live_rows = verify ? step.cu_seqlens_q + step.key.rows : step.live_rows,
+                          .query_counts = verify ? nullptr : step.query_counts,
+                          .allowed = logits.allowed,
+                          .next_token = verify ? step.argmax : step.next_token,
+                          .out = verify ? token_output{} : out,
+                          .faults = verify ? fault_sink{} : step.faults});
   }
   // a target's token goes after the row's last; a draft's entry at position p says what may come at p + 2
   sample_tokens(step.stream, {.logits = logits.data,

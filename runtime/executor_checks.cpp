@@ -112,8 +112,8 @@ void check_steps(const std::vector<step_definition>& steps) {
 void check_draft(const step_limits& limits, const std::vector<step_definition>& steps,
                  const executor_options& options) {
   for (const step_definition& step : steps)
-    STEPGRAPH_EXPECTS(options.draft || !is_draft(step.kind), "step_executor: there is a ", to_string(step.kind),
-                      " step but no draft among the options");
+    STEPGRAPH_EXPECTS(options.draft || !is_draft(step.kind), "step_executor: there is a ",
+                      to_string(step.kind), " step but no draft among the options");
   for (const int length : options.draft_lengths)
     STEPGRAPH_EXPECTS(length >= 0 && length <= limits.max_draft_tokens, "step_executor: a draft length of ",
                       length, " is over max_draft_tokens ", limits.max_draft_tokens);

@@ -77,6 +77,7 @@ void step_executor::state::enqueue_draft_extend(const step_key& key, const step_
                              .page_table_stride = buffers.page_table_stride,
                              .page_columns = buffers.page_columns,
                              .faults = faults});
+  enqueue_read_fence(key.kind);
   step_context made = draft_context(key, step);
   made.next_token = buffers.state.first_draft;
   made.out_line = buffers.out_line;

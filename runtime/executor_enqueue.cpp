@@ -1,4 +1,5 @@
 #include "kernels/metadata/decode_metadata.hpp"
+#include "kernels/step/read_fence.hpp"
 #include "kernels/step/step_clock.hpp"
 #include "kernels/step/step_epilogue.hpp"
 #include "kernels/step/step_prologue.hpp"
@@ -194,22 +195,42 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
                            .token_ids = own.token_ids,
                            .inputs = inputs});
   mark_node(key, accepts ? "verify_prologue" : "step_prologue");
-  decode_metadata(stream, {.lengths = length,
-                           .requests = buffers.requests,
-                           .source = source,
-                           .skip = -1,
-                           .cache_seqlens = own.cache_seqlens,
-                           .cu_seqlens_k = own.cu_seqlens_k,
-                           .page_table = buffers.page_table,
-                           .page_table_stride = buffers.page_table_stride,
-                           .page_columns = buffers.page_columns,
-                           .faults = sink()});
+  if (!guard_off("stale-all") || !stream.is_capturing())
+    decode_metadata(stream, {.lengths = length,
+                             .requests = buffers.requests,
+                             .source = source,
+                             .skip = -1,
+                             .cache_seqlens = own.cache_seqlens,
+                             .cu_seqlens_k = own.cu_seqlens_k,
+                             .page_table = buffers.page_table,
+                             .page_table_stride = buffers.page_table_stride,
+                             .page_columns = buffers.page_columns,
+                             .faults = sink()});
   mark_node(key, "decode_metadata");
+  // with pages of one token a tree's commit writes the table: it is the last to touch it
+  const bool commits_table = step.tree && page_shift == 0;
+  if (!commits_table) enqueue_read_fence(key.kind);
   step_context made = context(key, step);
   if (accepts) made.drafted = drafted;
   step.body(made);
   mark_node(key, "body");
   enqueue_epilogue(key, step);
+  if (commits_table) enqueue_read_fence(key.kind);
+  join_read_fence();
+}
+
+/// A branch of the graph, so that nothing waits for it.
+void step_executor::state::enqueue_read_fence(step_kind kind) {
+  if (!options.read_fence) return;
+  fence_forked->record(stream);
+  fence_stream->ref().wait(*fence_forked);
+  stepgraph::read_fence(fence_stream->ref(),
+                        {.header = header(), .part = static_cast<std::int32_t>(kind), .fence = read_fence});
+  fence_joined->record(fence_stream->ref());
+}
+
+void step_executor::state::join_read_fence() {
+  if (options.read_fence) stream.wait(*fence_joined);
 }
 
 void step_executor::state::enqueue_epilogue(const step_key& key, const step_definition& step) {

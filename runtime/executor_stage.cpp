@@ -53,8 +53,10 @@ void step_executor::state::stage(const plan& wanted, const step_round& round, in
     }
     used.growth.push_back(requests->state_of(row.request));
     patch_count += requests->grow(row.request, row.tokens, patches + patch_count);
-    at(layout.capacities())[r] = static_cast<std::int32_t>(
-        std::min<std::int64_t>(requests->capacity(row.request), limits.max_context));
+    at(layout.capacities())[r] = guard_off("kv-lookahead")
+                                     ? INT32_MAX
+                                     : static_cast<std::int32_t>(std::min<std::int64_t>(
+                                           requests->capacity(row.request), limits.max_context));
   }
   *reinterpret_cast<staged_header*>(block) = {
       .live_rows = static_cast<std::int32_t>(round.rows.size()),
@@ -64,8 +66,11 @@ void step_executor::state::stage(const plan& wanted, const step_round& round, in
       .patch_offset = static_cast<std::int32_t>(patch_offset),
       .join_offset = static_cast<std::int32_t>(layout.joins()),
       .accepts = verify ? 1 : 0,
-      .draft_steps = wanted.before ? wanted.before->steps : 0};
-  if (options.poison) poison();
+      .draft_steps = wanted.before ? wanted.before->steps : 0,
+      .last_reader = static_cast<std::int32_t>(wanted.after ? wanted.after->kind : key.kind),
+      .reserved = 0,
+      .sequence = slots[index].sequence};
+  if (options.poison) poison(index);
   const std::size_t end = patch_count > 0  ? patch_offset + sizeof(page_patch) * patch_count
                           : join_count > 0 ? layout.joins() + sizeof(request_join) * join_count
                                            : layout.joins();

@@ -59,19 +59,25 @@ struct step_executor::state {
   executor_options options;
   bucket_policy row_buckets, token_buckets;
   std::optional<stepgraph::stream> own_stream;
+  std::optional<stepgraph::stream> fence_stream;  // a branch of each graph, with read_fence
+  std::optional<event> fence_forked, fence_joined;
   stream_ref stream;
   int page_shift;                         // log2 of the page size
   std::optional<request_table> requests;  // none if adopted
   page_source source;
   detail::step_buffers buffers{};
-  arena device_block;
-  arena pinned_block;
+  detail::blocks blocks;
+  arena pinned_block;            // what lasts
+  arena ring_block;              // a slot for each round in flight
   std::span<std::byte> staging;  // [in_flight][staging_bytes], pinned
   std::size_t staging_bytes = 0;
   std::span<row_result> results;          // [in_flight][rows], pinned
   std::span<std::int32_t> result_tokens;  // [in_flight][rows][max_draft_tokens + 1], pinned
   std::span<std::int64_t> times;          // [in_flight][clock_marks], pinned; empty unless asked for
+  std::span<std::int32_t> open_requests;  // [in_flight][requests], pinned; for poison
   fault_record* faults = nullptr;         // pinned
+  std::uint64_t* read_fence = nullptr;    // pinned: the round that has read the request table last
+  std::vector<carving_info> carvings;     // of both blocks
   std::vector<slot> slots;
   std::uint64_t sequence = 0;           // of the step launched last
   std::uint64_t completed = 0;          // all steps up to this one are known to be done
@@ -130,9 +136,16 @@ struct step_executor::state {
   row_result* results_of(int slot) { return results.data() + std::size_t(slot) * row_buckets.largest(); }
 
   // executor_memory.cpp: everything is carved, and filled once
+  detail::buffer_sizes sizes() const;
   void allocate(const kv_layout& layout);
-  void clear(const kv_layout& layout, bool trees);
-  void poison();
+  void list_carvings();
+  void make_ring(const detail::buffer_sizes& sizes);
+  void clear(const kv_layout& layout);
+  void clear_step();
+  void poison(int index);
+  /// The KV cache is poisoned where the executor knows whose every page is.
+  bool poisons_kv() const { return options.poison && !options.requests && !options.kv_cache; }
+  memory_resource& memory() const { return options.memory ? *options.memory : device_memory(where); }
 
   // executor_capture.cpp: what is captured
   const step_definition& definition(step_kind kind, int variant) const;
@@ -158,6 +171,12 @@ struct step_executor::state {
     return reinterpret_cast<const std::int32_t*>(buffers.staging + offset);
   }
   const staged_header* header() const { return reinterpret_cast<const staged_header*>(buffers.staging); }
+
+  void enqueue_read_fence(step_kind kind);
+  void join_read_fence();
+
+  // executor_recapture.cpp
+  void settle_all();
 
   // executor_plan.cpp: what the host does for one round
   plan check_round(const step_round& round);

@@ -64,7 +64,8 @@ bool speculative_loop::state::launch_prompts() {
   rows.clear();
   std::int64_t budget = executor.limits().max_step_tokens;
   for (auto& [id, one] : live) {
-    const std::span<const std::int32_t> rest = std::span<const std::int32_t>(one.asked.prompt).subspan(one.fed);
+    const std::span<const std::int32_t> rest =
+        std::span<const std::int32_t>(one.asked.prompt).subspan(one.fed);
     const auto chunk = static_cast<std::int32_t>(std::min<std::int64_t>(budget, std::ssize(rest)));
     if (chunk == 0) continue;
     budget -= chunk;
@@ -107,8 +108,8 @@ void speculative_loop::state::plan_row(text& one, int draft_length) {
     // a chosen draft past the budget is never of use
     const auto left = one.asked.max_tokens - (std::ssize(one.history) - std::ssize(one.asked.prompt)) - 1;
     const std::int64_t context = executor.limits().max_context - executor.length_bound(one.line) - 1;
-    const auto most =
-        static_cast<std::size_t>(std::clamp<std::int64_t>(std::min<std::int64_t>(left, context), 0, draft_length));
+    const auto most = static_cast<std::size_t>(
+        std::clamp<std::int64_t>(std::min<std::int64_t>(left, context), 0, draft_length));
     one.drafts.resize(most);
     one.parents.resize(most + 1);
     for (std::size_t node = 0; node <= most; ++node) one.parents[node] = static_cast<std::int32_t>(node) - 1;

@@ -16,9 +16,9 @@ struct speculative_loop::state {
   struct text {
     generation_request asked;
     request_id line = 0;
-    std::size_t fed = 0;               // prompt tokens whose step was launched
-    int pending = 0;                   // steps launched that may emit, whose results are not there
-    std::int64_t pages = 0;            // reserved for the longest it may become
+    std::size_t fed = 0;                  // prompt tokens whose step was launched
+    int pending = 0;                      // steps launched that may emit, whose results are not there
+    std::int64_t pages = 0;               // reserved for the longest it may become
     std::vector<std::int32_t> history{};  // prompt and emitted tokens, where drafts come from the host
     std::vector<std::int32_t> drafts{}, parents{};  // of the step being planned
 
@@ -43,7 +43,7 @@ struct speculative_loop::state {
   draft_length_policy policy;
   std::map<generation_id, generation_request> waiting{};
   std::map<generation_id, text> live{};
-  std::vector<launched> ring{};  // [in_flight], used in turn
+  std::vector<launched> ring{};       // [in_flight], used in turn
   std::uint64_t first = 0, last = 0;  // ring[first % size] is the oldest, [last % size] the next free
   std::vector<step_row> rows{};
   generation_id next_id = 1;

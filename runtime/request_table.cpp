@@ -74,8 +74,8 @@ void request_table::shrink(const line_growth& before, std::uint64_t fence) {
 void request_table::settle(request_id request, const line_mark& mark, std::int64_t length) {
   line& settled = lines_[request];
   if (!settled.open || settled.owner != mark.owner) return;
-  settled.length_bound = std::min(settled.length_bound,
-                                  std::min(length + settled.granted - mark.granted, max_context_));
+  settled.length_bound =
+      std::min(settled.length_bound, std::min(length + settled.granted - mark.granted, max_context_));
 }
 
 }  // namespace stepgraph

@@ -83,6 +83,9 @@ class request_table {
   /// may add stays uncertain. Nothing, if the line is another request's by now.
   void settle(request_id request, const line_mark& mark, std::int64_t length);
 
+  /// True if the line is taken and the device knows a length of it.
+  bool has_tokens(request_id request) const { return lines_[request].open && !lines_[request].fresh; }
+
   /// True until the request's first step: the device does not know its length yet.
   bool fresh(request_id request) const { return lines_[request].fresh; }
 

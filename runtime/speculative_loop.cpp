@@ -20,8 +20,8 @@ speculative_loop::state::state(step_executor& executor, speculative_options want
                     "speculative_loop: drafts are to come from a model, but the executor has none");
   STEPGRAPH_EXPECTS(options.drafts.from != draft_source::where::host || options.drafts.propose,
                     "speculative_loop: drafts are to come from the host, but there is no function for them");
-  STEPGRAPH_EXPECTS(limits.in_flight >= 2, "speculative_loop: running ahead needs in_flight of 2 or more, got ",
-                    limits.in_flight);
+  STEPGRAPH_EXPECTS(limits.in_flight >= 2,
+                    "speculative_loop: running ahead needs in_flight of 2 or more, got ", limits.in_flight);
   statistics.by_accepted.resize(options.draft_length + 1);
   statistics.by_draft_length.resize(options.draft_length + 1);
   ring.resize(limits.in_flight);

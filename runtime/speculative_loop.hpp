@@ -34,7 +34,7 @@ struct generation_request {
 
 struct speculative_options {
   draft_source drafts{};
-  int draft_length = 0;  // K, or the most an adaptive loop tries; 0: plain decoding
+  int draft_length = 0;   // K, or the most an adaptive loop tries; 0: plain decoding
   bool adaptive = false;  // choose K from measured acceptance, batch and time; 0 where drafts do not pay
   /// K of each round instead of the two above: told the round's number and its decoding rows.
   std::function<int(std::uint64_t round, int rows)> choose_draft_length{};

@@ -54,11 +54,11 @@ struct node_time {
 /// What `executor_options::timing` measures, by the device's own clock.
 struct step_times {
   static constexpr int kinds = 5;
-  time_statistics by_kind[kinds];      // index is the step_kind
+  time_statistics by_kind[kinds];       // index is the step_kind
   std::vector<node_time> nodes[kinds];  // likewise; of step_timing::nodes
-  time_statistics between_steps;       // gaps within a round
-  time_statistics between_rounds;      // gaps from one round to the next, the copy of its inputs included
-  std::int64_t last_end = 0;           // nanoseconds of the device's clock
+  time_statistics between_steps;        // gaps within a round
+  time_statistics between_rounds;       // gaps from one round to the next, the copy of its inputs included
+  std::int64_t last_end = 0;            // nanoseconds of the device's clock
 };
 
 struct executor_statistics {

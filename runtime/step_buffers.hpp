@@ -43,13 +43,13 @@ struct step_vectors {
   std::int32_t *token_ids, *row_of, *positions, *causal_length, *out_cache_loc;                    // by token
 };
 
-/// All device memory of an executor, carved once for the largest buckets and shared by every step.
+/// All device memory of an executor, carved for the largest buckets and shared by every step.
 struct step_buffers {
   // the round's vectors and page table: undefined before each round
   std::int32_t *live_rows, *requests, *row_status, *next_token;  // by row
   step_vectors target;
-  std::int32_t* argmax;    // by token
-  accept_result accepted;  // by row, of verify steps
+  std::int32_t* argmax;                                       // by token
+  accept_result accepted;                                     // by row, of verify steps
   std::int32_t *wanted, *drafts, *draft_lines, *row_parents;  // by row, of verify steps
   std::int32_t* parents;                                      // by token, with trees
   std::uint64_t* ancestors;                                   // by token, with trees
@@ -62,18 +62,19 @@ struct step_buffers {
   // of the draft's steps: by token and row, or by step and row
   step_vectors draft;
   std::int32_t *hidden_row, *out_line;
-  std::int32_t *chain, *feed;  // [max steps, rows] d2, d3, ...; what the step after it is fed
-  float* chain_hidden[2];      // [rows, hidden_size], in turn
-  std::span<std::byte> undefined;  // the block that holds all of the above
-
-  // what lives from step to step
+  std::int32_t *chain, *feed;      // [max steps, rows] d2, d3, ...; what the step after it is fed
+  float* chain_hidden[2];          // [rows, hidden_size], in turn
+  std::span<std::byte> undefined;  // the part of the step's block that holds all of the above
   std::byte* staging;
+  float* probabilities;  // [probability_lines, vocabulary of the draft]
+  std::int32_t probability_lines;
+
+  // what lasts
   std::int32_t* fault_taken;
   std::int32_t* end_ids;
   kv_plane* planes;     // [2 * layers], with trees
   float* first_hidden;  // [requests + 1, hidden_size] of the draft, after its last draft_extend
-  float* probabilities;  // [probability_lines, vocabulary of the draft]
-  std::int32_t probability_lines;
+  std::int32_t *open_requests, *live_tokens;  // by request, by page, where the KV cache is poisoned
   request_state state;
   kv_cache_view kv, draft_kv;
 };
@@ -94,10 +95,21 @@ struct buffer_sizes {
   std::int32_t draft_vocab;  // 0: no sampled draft
   bool finishes;
   std::int32_t end_ids;
+  bool poison_kv;
 };
 
-/// Counts, then allocates. Views of what is adopted stay null.
-arena carve(const kv_layout& layout, const kv_layout* draft_layout, int page_size, const buffer_sizes& sizes,
-            memory_resource& memory, std::size_t budget, step_buffers& buffers);
+/// Two blocks: what lasts, and what each round makes anew, which can be made again with other sizes.
+struct blocks {
+  arena lasting;
+  arena step;
+};
+
+/// Counts both, then allocates. Views of what is adopted stay null.
+blocks carve(const kv_layout& layout, const kv_layout* draft_layout, int page_size, const buffer_sizes& sizes,
+             memory_resource& memory, std::size_t budget, step_buffers& buffers);
+
+/// The second block alone.
+arena carve_step(const buffer_sizes& sizes, memory_resource& memory, std::size_t budget,
+                 step_buffers& buffers);
 
 }  // namespace stepgraph::detail

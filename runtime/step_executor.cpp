@@ -48,6 +48,7 @@ std::optional<step_ticket> step_executor::replay(const step_round& round, when_f
   const one_thread guard(state_->busy);
   const nvtx_range range("stepgraph replay");
   state& s = *state_;
+  if (guard_off("alternate")) s.stream.synchronize();
   const state::plan wanted = s.check_round(round);
   const auto captured = [&](const step_key& key) -> state::captured& {
     const auto found = s.captures.find(key);
@@ -79,11 +80,17 @@ step_ticket step_executor::run_eager(const step_round& round) {
   s.definition(round.kind, round.variant);
   const state::plan wanted = s.check_round(round);
   const int slot = *s.admit(wanted, when_full::wait);
-  const step_ticket ticket = s.run(wanted, round, slot, [&](const step_key& key) {
-    s.enqueue(key, s.definition(key.kind, key.variant));
-  });
+  const step_ticket ticket = s.run(
+      wanted, round, slot, [&](const step_key& key) { s.enqueue(key, s.definition(key.kind, key.variant)); });
   ++s.statistics.eager_steps;
   return ticket;
+}
+
+bool step_executor::table_read(step_ticket ticket) const {
+  STEPGRAPH_EXPECTS(state_->options.read_fence,
+                    "step_executor::table_read: needs executor_options::read_fence");
+  STEPGRAPH_EXPECTS(ticket.executor == state_->id, "step_executor: a ticket of another executor, or of none");
+  return __atomic_load_n(state_->read_fence, __ATOMIC_ACQUIRE) >= ticket.sequence;
 }
 
 bool step_executor::ready(step_ticket ticket) const {
@@ -139,12 +146,16 @@ const kv_cache_view& step_executor::kv_cache() const {
   return state_->buffers.kv;
 }
 const executor_statistics& step_executor::statistics() const {
-  for (state::slot& each : state_->slots)
+  // the oldest first: a gap lies between one step and the next
+  const std::size_t slots = state_->slots.size();
+  for (std::size_t i = 1; i <= slots; ++i) {
+    state::slot& each = state_->slots[(state_->sequence + i) % slots];
     if (!each.timed.empty() && each.done.query()) state_->read_times(each);
+  }
   return state_->statistics;
 }
 std::span<const carving_info> step_executor::carvings() const {
-  return state_->device_block.carvings();
+  return state_->carvings;
 }
 std::int64_t step_executor::free_pages() const {
   return state_->requests ? state_->requests->pages().free_pages() : 0;

@@ -24,8 +24,8 @@ namespace stepgraph {
 /// and lengths are the embedder's to manage. Addresses and strides are baked into the captures.
 struct adopted_requests {
   page_source source{};
-  std::int32_t* seq_lens = nullptr;    // [requests], tokens in the cache; each step advances them
-  std::int32_t* last_token = nullptr;  // [requests], the token sampled last; each step writes it
+  std::int32_t* seq_lens = nullptr;       // [requests], tokens in the cache; each step advances them
+  std::int32_t* last_token = nullptr;     // [requests], the token sampled last; each step writes it
   sampling_settings* sampling = nullptr;  // [requests], read by sampled steps; null where there are none
 };
 
@@ -49,10 +49,11 @@ struct executor_options {
   std::optional<adopted_requests> requests{};    // the embedder's request table
   std::optional<bucket_policy> row_buckets{};    // else powers of two up to max_rows
   std::optional<bucket_policy> token_buckets{};  // of ragged kinds; else powers of two up to max_step_tokens
-  bool poison = false;  // fill everything undefined with wild values before each step
-  std::optional<draft_shape> draft{};      // of the draft whose steps are among the definitions
-  std::vector<int> draft_lengths{};        // K that draft_decode is captured for; empty: 2 to max_draft_tokens
+  bool poison = false;                 // fill everything undefined with wild values before each step
+  std::optional<draft_shape> draft{};  // of the draft whose steps are among the definitions
+  std::vector<int> draft_lengths{};    // K that draft_decode is captured for; empty: 2 to max_draft_tokens
   std::optional<finish_options> finish{};  // else only the embedder ends requests
+  bool read_fence = false;                 // a node more in each graph, beside the others, for `table_read`
   step_timing timing = step_timing::off;   // statistics().times
 };
 
@@ -127,6 +128,17 @@ class step_executor {
   std::span<const capture_report> capture(const std::function<void(int done, int all)>& progress = {});
   std::span<const capture_report> captures() const;
 
+  /// Captures everything anew for other limits, in mid-run: open requests, their pages, keys and values stay
+  /// untouched. max_rows, max_step_tokens, max_draft_tokens and in_flight may change, and the buckets (null: powers
+  /// of two); what lives as long as the executor is refused by name. Waits for the steps in flight; their tickets
+  /// end, so wait for results first; drafts of a model that were made for the next round are dropped. Throws
+  /// `out_of_memory` while both blocks of step buffers do not fit side by side; if it throws before it captures,
+  /// nothing has changed.
+  std::span<const capture_report> recapture(const step_limits& limits,
+                                            std::optional<bucket_policy> row_buckets = {},
+                                            std::optional<bucket_policy> token_buckets = {},
+                                            const std::function<void(int done, int all)>& progress = {});
+
   /// Writes the graph of a step of `rows` rows and `tokens` tokens in Graphviz's DOT language. Captures it
   /// anew.
   void dot(step_kind kind, int rows, int tokens, int variant, std::ostream& out);
@@ -157,6 +169,11 @@ class step_executor {
   /// The same steps without graphs: the reference, and the way to find a fault.
   step_ticket run_eager(step_kind kind, std::span<const step_row> rows, int variant = 0);
   step_ticket run_eager(const step_round& round);
+
+  /// True once the step has read the request table for the last time, which may be long before it is done: from
+  /// then on the owner of an adopted table may overwrite what this step, and those before it, were told to read.
+  /// Needs `executor_options::read_fence`. Does not block.
+  bool table_read(step_ticket ticket) const;
 
   /// True if the step's results are there. Does not block.
   bool ready(step_ticket ticket) const;

@@ -19,7 +19,7 @@ struct step_limits {
       0;  // pages of the pool, the sink page included; 0: enough for every request at max_context
   int vocab_size = 0;   // tokens are in [0, vocab_size)
   int hidden_size = 0;  // of the target's states that a draft is fed; 0 where there is no draft
-  int in_flight = 4;   // steps launched whose results the host has not waited for
+  int in_flight = 4;    // steps launched whose results the host has not waited for
 };
 
 /// Shape of the KV cache of one model.

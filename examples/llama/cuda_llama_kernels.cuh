@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "examples/llama/successor.cuh"
 #include "kernels/element_type.hpp"
 #include "kernels/launch.cuh"
 
@@ -36,10 +37,11 @@ struct embed_params {
 };
 
 // grid: captured tokens
-// a block copies one token's embedding, and starts the norm of the first layer
+// a block copies one token's embedding, and starts the norm of the first layer. note: what ran before is complete when
+// the layers start, so that they may read the step's numbers and the older cache before they wait
 template <class T>
 __global__ void __launch_bounds__(threads) embed_kernel(const __grid_constant__ embed_params<T> p) {
-  wait_for_predecessor();
+  wait_then_allow_successor();
   const std::int64_t token = blockIdx.x, from = std::int64_t{p.token_ids[token]} * p.hidden_size;
   for (int part = threadIdx.x; part < p.hidden_size / 8; part += threads) {
     float squares = 0.0f;

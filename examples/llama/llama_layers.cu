@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "examples/llama/cluster_attention.hpp"
 #include "examples/llama/cuda_llama_kernels.cuh"
 #include "examples/llama/fuse_inputs.cuh"
 #include "examples/llama/host_ops.hpp"
@@ -237,6 +238,7 @@ class typed_pass final : public forward_pass {
   }
 
   void head(const step_context& step, const scratch& s, bool fused) const {
+    if (getenv("STEP_SKIP_HEAD")) return;
     const int lines = llama_model::head_lines(step.key);
     const std::int32_t* const source = llama_model::all_tokens_to_head(step.key) ? nullptr : step.last_row;
     if constexpr (std::is_same_v<T, bf16>)
@@ -347,6 +349,7 @@ class typed_pass final : public forward_pass {
   }
 
   void attend(const step_context& step, const scratch& s, int l) const {
+    if (getenv("STEP_SKIP_ATTENTION")) return;
     paged_attention_params params = attention_shape(step.key.rows, step.key.tokens);
     params.query = s.query;
     params.output = s.attended;
@@ -363,6 +366,13 @@ class typed_pass final : public forward_pass {
     params.tree_mask = step.ancestors;
     params.workspace = attention_workspace_.data();
     params.workspace_bytes = attention_workspace_.bytes();
+    // a row's tokens at most
+    const int row_tokens = step.key.kind == step_kind::decode ? 1
+                           : step.key.kind == step_kind::target_verify
+                               ? std::min(step.key.tokens, static_cast<int>(step.accepted.stride))
+                               : step.key.tokens;
+    if (fuses(step.key) && !getenv("STEP_SPLIT") && has_cluster_attention(where_, params, row_tokens))
+      return cluster_attention(step.stream, params, row_tokens);
     paged_attention(step.stream, params);
   }
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "examples/llama/skinny_matmul.hpp"
+#include "examples/llama/successor.cuh"
 #include "graphs/error.hpp"
 #include "kernels/attention/mma.cuh"
 #include "kernels/launch.cuh"
@@ -41,7 +42,7 @@ __device__ __forceinline__ std::uint32_t pack_pair(float first, float second) {
 }
 
 // What follows a product. `token_state` is what a thread needs of its token, `operand` of its token and a pair of
-// rows; both are fetched while the product is under way.
+// rows; both are fetched while the product is under way, the former (and `early`, the latter) before the wait.
 
 template <class Product>
 struct skinny_epilogue;
@@ -49,6 +50,7 @@ struct skinny_epilogue;
 template <>
 struct skinny_epilogue<qkv_product> {
   static constexpr int row_tiles = 1;
+  static constexpr bool early = true;
   struct token_state {
     std::int64_t place = 0;
     int position = 0;
@@ -58,11 +60,11 @@ struct skinny_epilogue<qkv_product> {
 
   __device__ static int row(const qkv_product&, int tile, int) { return tile * tile_rows; }
   __device__ static token_state begin(const qkv_product& p, int token) {
-    const std::int64_t slot = p.out_cache_loc[token];
+    const std::int64_t slot = __ldcg(p.out_cache_loc + token);
     return {.place = (slot >> p.page_shift) * p.cache.page_stride +
                      (slot & ((std::int64_t{1} << p.page_shift) - 1)) * p.cache.token_stride,
-            .position = p.positions[token],
-            .stores = p.causal_length[token] > 0};
+            .position = __ldcg(p.positions + token),
+            .stores = __ldcg(p.causal_length + token) > 0};
   }
   __device__ static operand fetch(const qkv_product& p, const token_state& state, int, int tile, int pair) {
     const int at = tile * tile_rows + 2 * pair, head = at / p.head_size;
@@ -92,6 +94,7 @@ struct skinny_epilogue<qkv_product> {
 template <>
 struct skinny_epilogue<residual_product> {
   static constexpr int row_tiles = 1;
+  static constexpr bool early = false;
   struct token_state {};
   struct operand {
     float2 residual, gain;
@@ -122,6 +125,7 @@ struct skinny_epilogue<residual_product> {
 template <>
 struct skinny_epilogue<gated_product> {
   static constexpr int row_tiles = 2;
+  static constexpr bool early = true;
   struct token_state {};
   struct operand {};
 
@@ -143,6 +147,7 @@ struct skinny_epilogue<gated_product> {
 template <>
 struct skinny_epilogue<plain_product> {
   static constexpr int row_tiles = 2;
+  static constexpr bool early = true;
   struct token_state {};
   struct operand {};
 
@@ -167,17 +172,21 @@ struct skinny_epilogue<plain_product> {
 /// 1 / sqrt(mean + epsilon) of a token's squares, by the four lanes that share it.
 __device__ __forceinline__ float norm_scale(const skinny_input& in, std::int64_t line) {
   if (!in.squares) return 1.0f;
-  const int parts = in.columns / tile_rows;
-  const auto* const squares = reinterpret_cast<const float4*>(in.squares + line * parts);
+  const int vectors = in.columns / tile_rows / 4;
+  const auto* const squares = reinterpret_cast<const float4*>(in.squares + line * (in.columns / tile_rows));
   float sum = 0.0f;
-#pragma unroll 8
-  for (int i = threadIdx.x % 4; i < parts / 4; i += 4) {
-    const float4 four = squares[i];
-    sum += (four.x + four.y) + (four.z + four.w);
+#pragma unroll 1
+  for (int first = threadIdx.x % 4; first < vectors; first += 32) {
+    float4 each[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      each[i] = first + 4 * i < vectors ? squares[first + 4 * i] : float4{0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += (each[i].x + each[i].y) + (each[i].z + each[i].w);
   }
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
-  return rsqrtf(sum / in.columns + in.epsilon);
+  return rsqrtf(__fdividef(sum, in.columns) + in.epsilon);
 }
 
 /// A warp's walk over its tiles' columns, a batch of `Depth` column blocks after another.
@@ -208,6 +217,7 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
   constexpr int n_tiles = epilogue::row_tiles, m_tiles = (TokenTiles + 1) / 2;
   constexpr int part_size = n_tiles * TokenTiles * 32, batch_size = n_tiles * depth * 32;
   extern __shared__ uint4 shared[];  // weights [warps, stages, batch], then sums [2 rounds, warps, part]
+  allow_successor();
   const skinny_input& in = p.product.in;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, split = p.cut.split, teams = p.cut.teams;
   const int warps = split * teams, tiles = p.cut.tiles, tile_step = gridDim.x * teams;
@@ -304,15 +314,19 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
     return;
   }
 
-  wait_for_predecessor();
   const int group = warp - warps, token = first_token + group * 8 + lane / 4, pair = lane % 4;
   const bool there = token < in.tokens;
   const int safe = there ? token : 0;
-  const float scale = norm_scale(in, in.source ? in.source[safe] : safe);
   const auto state = epilogue::begin(p.product, safe);
+  typename epilogue::operand operand{};
+  if (epilogue::early)
+    operand = epilogue::fetch(p.product, state, safe, min(blockIdx.x * teams, tiles - 1), pair);
+  wait_for_predecessor();
+  const float scale = norm_scale(in, in.source ? in.source[safe] : safe);
   for (int round = 0; round < rounds; ++round) {
     const int first_tile = blockIdx.x * teams + round * tile_step;
-    auto operand = epilogue::fetch(p.product, state, safe, min(first_tile, tiles - 1), pair);
+    if (!epilogue::early || round > 0)
+      operand = epilogue::fetch(p.product, state, safe, min(first_tile, tiles - 1), pair);
     __syncthreads();
     for (int team = 0; team < teams; ++team) {
       const int tile = first_tile + team;
@@ -326,10 +340,10 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
         sum[n] = {0.0f, 0.0f};
 #pragma unroll
         for (int part = 0; part < max_split; ++part) {
-          if (part >= split) break;
-          const float2 more = parts[part * part_size + n * TokenTiles * 32];
-          sum[n].x += more.x;
-          sum[n].y += more.y;
+          // note: a select, so that all loads are under way at once
+          const float2 more = parts[part < split ? part * part_size + n * TokenTiles * 32 : 0];
+          sum[n].x += part < split ? more.x : 0.0f;
+          sum[n].y += part < split ? more.y : 0.0f;
         }
         sum[n].x *= scale;
         sum[n].y *= scale;
@@ -365,7 +379,7 @@ void launch_skinny(stream_ref at, const char* name, const Product& product) {
   const int warps = p.cut.split * p.cut.teams,
             token_groups = (product.in.tokens + TokenTiles * 8 - 1) / (TokenTiles * 8);
   const int blocks = (p.cut.tiles + p.cut.teams - 1) / p.cut.teams;
-  const int grid = std::min(blocks, multiprocessors * environment("SKINNY_BLOCKS", 2));
+  const int grid = std::min(blocks, multiprocessors * environment("SKINNY_BLOCKS", 4));
   const int share = (product.in.columns / block_columns + p.cut.split - 1) / p.cut.split;
   p.cut.stages = std::min(stages<Product>, (blocks + grid - 1) / grid * ((share + depth - 1) / depth));
   constexpr int tiles = skinny_epilogue<Product>::row_tiles;
@@ -385,7 +399,8 @@ void launch_skinny(stream_ref at, const char* name, const Product& product) {
   const int together = environment("SKINNY_TOKENS", 32);
   if (tokens <= 8 || together <= 8) return launch_skinny<Product, 1>(at, name, product);
   if (tokens <= 16 || together <= 16) return launch_skinny<Product, 2>(at, name, product);
-  launch_skinny<Product, 4>(at, name, product);
+  if (tokens <= 32 || together <= 32) return launch_skinny<Product, 4>(at, name, product);
+  launch_skinny<Product, 8>(at, name, product);
 }
 
 }  // namespace stepgraph::llama::detail

@@ -7,8 +7,8 @@
 #include "kernels/element_type.hpp"
 
 /// Products of bfloat16 weights with a few tokens, each fused with what comes before and after it in a layer. The
-/// weights are read once, and before the kernel waits for its predecessor: they must not change while a graph
-/// runs. A token's result has the same bits whatever tokens ride along and however many (1 to 64).
+/// weights are read once, and before the kernel waits for its predecessor, and so are positions, slots and causal
+/// lengths: nothing that may still run then may write them (successor.cuh). A token's result has the same bits whatever tokens ride along and however many (1 to 64).
 ///
 /// RMS norm is split: whoever makes the residual also writes x = bf16(residual * gain) and, for each 8
 /// elements, their sum of squares; whoever multiplies x scales the product of token t by

@@ -9,7 +9,7 @@ namespace stepgraph {
 /// Where and how an op that chooses a token a row writes it.
 struct token_output {
   const std::int32_t* target_ids =
-      nullptr;  // [vocab_size] or null: target id of each id of a reduced vocabulary
+      nullptr;                         // [vocab_size] or null: target id of each id of a reduced vocabulary
   const std::int32_t* line = nullptr;  // [rows] or null: entry of next_token that a row writes, else its own
   std::int32_t* feed_token = nullptr;  // out [rows] or null: next_token, but 0 where that is negative
 

@@ -22,8 +22,8 @@ struct plain_step_view {
 /// that was cut or ended without a bonus has as many entries as it has tokens to pair; a finished one has
 /// none. Vectors are written in full at every replay; dead rows and tokens get 0.
 struct draft_extend_inputs_params {
-  verify_view verify{};                    // of the round; token_ids and parents are not read
-  accept_result result{};                  // of the round, read: emit_count, cache_advance, emit_tokens, path
+  verify_view verify{};    // of the round; token_ids and parents are not read
+  accept_result result{};  // of the round, read: emit_count, cache_advance, emit_tokens, path
   plain_step_view plain{};
   const std::int32_t* finished = nullptr;  // [requests] or null: not 0 once a request is finished
 

@@ -22,7 +22,8 @@ struct draft_extend_inputs_op {
       const std::int32_t count = row < live ? count_of(row, plain) : 0;
       p.query_counts[row] = count;
       if (p.out_line)
-        p.out_line[row] = count > 0 ? static_cast<std::int32_t>(p.inputs.requests[row]) : p.inputs.source.requests;
+        p.out_line[row] =
+            count > 0 ? static_cast<std::int32_t>(p.inputs.requests[row]) : p.inputs.source.requests;
     }
     team.sync();  // the counts are read below
     token_inputs_op{p.inputs}.vectors(team);

@@ -31,6 +31,9 @@ struct staged_header {
   std::int32_t join_offset;   // a multiple of 8
   std::int32_t accepts;       // 1: the target step is a verify step
   std::int32_t draft_steps;   // draft decodes that go before it
+  std::int32_t last_reader;   // step_kind of the round's step that reads the request table last
+  std::int32_t reserved;
+  std::uint64_t sequence;  // number of the round
 };
 
 /// The state of requests that lives on the device from step to step, one line a request.

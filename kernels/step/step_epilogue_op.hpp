@@ -17,7 +17,7 @@ struct step_epilogue_op {
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    const int live = live_count(p.live_rows, p.rows);
+    const int live = guard_off("pad-scope") ? p.rows : live_count(p.live_rows, p.rows);
     const int slot = p.header->result_slot;
     const bool wanted = slot >= 0 && slot < p.result_slots;
     for (int row = team.rank(); row < rows(); row += team.size()) {
@@ -34,7 +34,9 @@ struct step_epilogue_op {
   }
 
  private:
-  STEPGRAPH_HD bool ran(int row) const { return p.query_counts[row] > 0 && p.row_status[row] == 0; }
+  STEPGRAPH_HD bool ran(int row) const {
+    return guard_off("pad-scope") || (p.query_counts[row] > 0 && p.row_status[row] == 0);
+  }
 
   STEPGRAPH_HD void advance(int row, std::int32_t length, std::int32_t token) const {
     const std::int32_t request = p.requests[row];

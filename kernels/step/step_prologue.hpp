@@ -14,9 +14,9 @@ namespace stepgraph {
 struct step_prologue_params {
   step_rows_params rows{};
   const std::int32_t* staged_tokens = nullptr;  // staged, or -1: the request's last token
-  std::int32_t vocab_size = 0;        // token ids outside [0, vocab_size) are reported and become 0
-  std::int32_t* token_ids = nullptr;  // out [tokens], 0 for dead tokens
-  token_inputs_params inputs{};       // its inputs are the outputs of `rows`
+  std::int32_t vocab_size = 0;                  // token ids outside [0, vocab_size) are reported and become 0
+  std::int32_t* token_ids = nullptr;            // out [tokens], 0 for dead tokens
+  token_inputs_params inputs{};                 // its inputs are the outputs of `rows`
 };
 
 /// Enqueues the op: one launch. Throws `invalid_argument` naming the field that cannot be.

@@ -9,15 +9,15 @@ namespace stepgraph {
 
 /// The rows of a step as the host staged them, and the vectors that every step makes of them first.
 struct step_rows_params {
-  const staged_header* header = nullptr;         // staged, as are the six below
-  const std::int32_t* requests_in = nullptr;     // [rows] line of the request
-  const std::int32_t* counts_in = nullptr;       // [rows] E
-  const std::int32_t* token_starts = nullptr;    // [rows] where the row's tokens begin among the staged ones
-  const std::int32_t* following = nullptr;       // [rows] token after the row's own, or -1: the one sampled
-  const std::int32_t* capacities_in = nullptr;   // [rows] tokens that its pages can hold
-  const std::int32_t* joins_in = nullptr;        // [rows] request_join of the row, or -1
-  std::int32_t rows = 0;                         // B, captured
-  std::int32_t max_query_count = 0;              // Emax
+  const staged_header* header = nullptr;        // staged, as are the six below
+  const std::int32_t* requests_in = nullptr;    // [rows] line of the request
+  const std::int32_t* counts_in = nullptr;      // [rows] E
+  const std::int32_t* token_starts = nullptr;   // [rows] where the row's tokens begin among the staged ones
+  const std::int32_t* following = nullptr;      // [rows] token after the row's own, or -1: the one sampled
+  const std::int32_t* capacities_in = nullptr;  // [rows] tokens that its pages can hold
+  const std::int32_t* joins_in = nullptr;       // [rows] request_join of the row, or -1
+  std::int32_t rows = 0;                        // B, captured
+  std::int32_t max_query_count = 0;             // Emax
   std::int32_t max_patches = 0;
   std::int32_t max_joins = 0;
   request_state state{};
@@ -37,8 +37,8 @@ namespace detail {
 
 template <class Team>
 STEPGRAPH_HD void apply_patches(Team& team, const step_rows_params& p) {
-  const auto* const patches = reinterpret_cast<const page_patch*>(
-      reinterpret_cast<const char*>(p.header) + p.header->patch_offset);
+  const auto* const patches =
+      reinterpret_cast<const page_patch*>(reinterpret_cast<const char*>(p.header) + p.header->patch_offset);
   const int given = p.header->patches, count = given < 0 ? 0 : given > p.max_patches ? p.max_patches : given;
   for (int i = team.rank(); i < count; i += team.size()) {
     const page_patch patch = patches[i];
@@ -76,9 +76,8 @@ STEPGRAPH_HD void gather_row(const step_rows_params& p, int row, bool live) {
     if (p.state.ended(request)) count = 0;
   }
   p.requests[row] = request;
-  p.query_counts[row] =
-      static_cast<std::int32_t>(clamp_reported(count, 0, p.max_query_count, p.faults, op_id::step_prologue,
-                                               row, row_status::query_count_clamped));
+  p.query_counts[row] = static_cast<std::int32_t>(clamp_reported(
+      count, 0, p.max_query_count, p.faults, op_id::step_prologue, row, row_status::query_count_clamped));
   p.seq_lens[row] = live ? p.state.seq_lens[request] : 0;
 }
 
@@ -96,7 +95,8 @@ STEPGRAPH_HD void gather_rows(Team& team, const step_rows_params& p) {
   }
   for (int row = team.rank(); row < p.rows; row += team.size()) p.row_status[row] = 0;
   detail::apply_patches(team, p);
-  for (int row = team.rank(); row < p.rows; row += team.size()) detail::gather_row(p, row, row < live);
+  for (int row = team.rank(); row < p.rows; row += team.size())
+    detail::gather_row(p, row, row < live || guard_off("pad-shrink"));
 }
 
 }  // namespace stepgraph

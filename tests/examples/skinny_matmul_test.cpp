@@ -288,7 +288,7 @@ TEST_CASE("a token's products have the same bits whatever tokens ride along") {
   const stream at(test_device());
   numbers random(test_seed() + 4);
   for (const int columns : {576, 1536, 96}) {
-    const int rows = 264;
+    const int rows = 272;
     const problem p(at.ref(), random, rows, columns, 64, true);
     const auto products = [&](int first, int count) {
       const device_vector<float> out(at.ref(), std::int64_t{count} * rows, 0.0f);

@@ -10,7 +10,8 @@ namespace stepgraph {
 
 /// `weights` with an output head of its own, off by uniform noise of up to `noise`: greedy text that agrees
 /// with the original's now and then, the less the more noise.
-inline llama::llama_weights noisy_weights(const llama::llama_weights& weights, float noise, std::uint64_t seed) {
+inline llama::llama_weights noisy_weights(const llama::llama_weights& weights, float noise,
+                                          std::uint64_t seed) {
   struct owned {
     std::shared_ptr<const void> original;
     std::vector<float> output;
@@ -39,7 +40,8 @@ class model_draft final : public llama::draft_model {
       : model_(llama::make_llama(test_device(), weights)), hidden_size_(hidden_size) {}
 
   draft_shape shape() const override {
-    return {.layout = model_->layout(), .hidden_size = hidden_size_, .vocab_size = model_->config().vocab_size};
+    return {
+        .layout = model_->layout(), .hidden_size = hidden_size_, .vocab_size = model_->config().vocab_size};
   }
   std::size_t scratch_bytes(const step_key& key) const override { return model_->scratch_bytes(key); }
   void forward(const step_context& step) const override { model_->forward(step); }
@@ -66,7 +68,8 @@ struct draft_setup {
 
 /// The tiny model with a draft that is itself with noise.
 struct tiny_with_draft : tiny {
-  explicit tiny_with_draft(float noise = 0.02f) : tiny_with_draft(llama::make_tiny_weights(7, llama::tiny_config()), noise) {}
+  explicit tiny_with_draft(float noise = 0.02f)
+      : tiny_with_draft(llama::make_tiny_weights(7, llama::tiny_config()), noise) {}
   tiny_with_draft(const llama::llama_weights& target, float noise)
       : tiny{target}, draft(noisy_weights(target, noise, 11), target.config.hidden_size) {}
   tiny_with_draft(const llama::llama_weights& target, const llama::llama_weights& draft)
@@ -102,8 +105,8 @@ struct heard {
   bool ended = false;
 };
 
-inline generation_id submit(speculative_loop& loop, std::vector<std::int32_t> prompt, int max_tokens, heard& to,
-                            const sampling_settings& sampling = {}) {
+inline generation_id submit(speculative_loop& loop, std::vector<std::int32_t> prompt, int max_tokens,
+                            heard& to, const sampling_settings& sampling = {}) {
   return loop.submit({.prompt = std::move(prompt),
                       .max_tokens = max_tokens,
                       .sampling = sampling,

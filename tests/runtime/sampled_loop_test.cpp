@@ -24,9 +24,10 @@ std::vector<wanted_text> some_wanted(int count, int longest, std::uint64_t seed)
   reference::random_integers random(seed);
   std::vector<wanted_text> all;
   for (int i = 0; i < count; ++i) {
-    wanted_text one{random_prompt(random, static_cast<int>(random.between(1, 30)), 509),
-                    static_cast<int>(random.between(1, longest)),
-                    {.seed = static_cast<std::uint64_t>(random.below(1000)), .request = std::uint64_t(i) + 1}};
+    wanted_text one{
+        random_prompt(random, static_cast<int>(random.between(1, 30)), 509),
+        static_cast<int>(random.between(1, longest)),
+        {.seed = static_cast<std::uint64_t>(random.below(1000)), .request = std::uint64_t(i) + 1}};
     if (!random.one_in(4)) one.sampling.temperature = 0.5f + 0.1f * float(random.below(10));
     if (random.one_in(2)) one.sampling.top_k = static_cast<int>(random.between(2, 40));
     if (random.one_in(2)) one.sampling.top_p = 0.8f;
@@ -54,7 +55,8 @@ std::vector<text> texts_of(step_executor& executor, const std::vector<wanted_tex
 
 }  // namespace
 
-TEST_CASE("the same seed gives the same text, whatever the batch, the bucket, and how far ahead the host runs") {
+TEST_CASE(
+    "the same seed gives the same text, whatever the batch, the bucket, and how far ahead the host runs") {
   const tiny_with_draft t(0.01f);
   const auto all = some_wanted(test_small() ? 3 : 14, test_small() ? 6 : 40, test_seed());
   for (const int most : {0, 3}) {
@@ -101,7 +103,8 @@ TEST_CASE("greedy rows in a sampled batch have plain decoding's text") {
   for (int i = 0; i < 4; ++i) CHECK(greedy[i].tokens == text_of(plain, prompts[i], test_small() ? 6 : 30));
 }
 
-TEST_CASE("sampled text has the target's distribution, with drafts and without" * doctest::skip(test_small())) {
+TEST_CASE("sampled text has the target's distribution, with drafts and without" *
+          doctest::skip(test_small())) {
   // counts of the first three tokens over many requests, top-k 3: no drafts beside a good and a bad draft
   const int requests = 3000;
   const text prompt{11, 4, 200, 37};
@@ -111,8 +114,8 @@ TEST_CASE("sampled text has the target's distribution, with drafts and without" 
     const int most = noise < 0 ? 0 : 2;
     step_executor executor = t.executor(draft_setup{.rows = 32, .most = most, .sampled = true});
     executor.capture();
-    speculative_loop loop(executor, {.drafts = most > 0 ? draft_source::model() : draft_source::none(),
-                                     .draft_length = most});
+    speculative_loop loop(
+        executor, {.drafts = most > 0 ? draft_source::model() : draft_source::none(), .draft_length = most});
     std::vector<heard> got(requests);
     for (heard& each : got)
       submit(loop, prompt, 3, each, {.temperature = 1.5f, .top_k = 3, .seed = test_seed() + counts.size()});
@@ -149,14 +152,15 @@ TEST_CASE("sampled text has the target's distribution, with drafts and without" 
 
 TEST_CASE("a row whose logits are NaN ends with a named status, and its neighbours know nothing of it") {
   // a token whose embedding is NaN: whoever reads it has NaN logits
-  const llama::llama_weights sound = noisy_weights(llama::make_tiny_weights(7, llama::tiny_config()), 0.0f, 1);
+  const llama::llama_weights sound =
+      noisy_weights(llama::make_tiny_weights(7, llama::tiny_config()), 0.0f, 1);
   const std::int32_t bad = 500;
   llama::llama_weights spoilt = sound;
   std::vector<float> embedding(sound.token_embedding.rows * sound.token_embedding.columns);
   for (std::int64_t row = 0; row < sound.token_embedding.rows; ++row)
-    llama::dequantize_row(sound.token_embedding, row,
-                          std::span(embedding).subspan(row * sound.token_embedding.columns,
-                                                       sound.token_embedding.columns));
+    llama::dequantize_row(
+        sound.token_embedding, row,
+        std::span(embedding).subspan(row * sound.token_embedding.columns, sound.token_embedding.columns));
   std::fill_n(embedding.begin() + bad * sound.token_embedding.columns, sound.token_embedding.columns,
               std::numeric_limits<float>::quiet_NaN());
   spoilt.token_embedding.data = std::as_bytes(std::span(embedding));
@@ -182,7 +186,7 @@ TEST_CASE("a row whose logits are NaN ends with a named status, and its neighbou
         own.request = 100 + i;
         submit(loop, prompts[i], length, with_nan ? got[i] : want[i], own);
       }
-      if (with_nan) submit(loop, {1, 2, bad, 3}, length, spoilt_row, how);
+      if (with_nan) submit(loop, {1, 2, 3, bad}, length, spoilt_row, how);
       loop.run();
     }
     CHECK(spoilt_row.tokens.empty());
