@@ -129,7 +129,9 @@ void case_runner::add(const char* name, const samples& values, std::int64_t byte
   if (!peer.empty()) note += message(peer, ' ', std::lround(100 * peer_us) / 100.0, " us");
   print(name, t, note);
   report_.add(name, now_->parameters, t, bytes, peer, peer_us);
-  report_.note_row("samples", values);
+  nlohmann::json kept = nlohmann::json::array();
+  for (const double each : values) kept.push_back(std::round(1000 * each) / 1000);
+  report_.note_row("samples", std::move(kept));
 }
 
 void case_runner::end() {
