@@ -101,8 +101,16 @@ def draw_policies(axes, curves, x, scale=1.0):
     axes.legend(frameon=False)
 
 
-def thousands(axis):
-    axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+def plain_numbers(axis):
+    """Labels 1, 2 and 5 of each decade on a logarithmic axis, written out."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def binary_numbers(axis):
+    axis.set_major_formatter(lambda value, _: f"{value / 1024:g}K" if value >= 1024 else f"{value:g}")
 
 
 def picture_width(plt, rows):
@@ -114,7 +122,8 @@ def picture_width(plt, rows):
     axes.set_title(title(f"Decode step, batch {shared['batch']}, {shared['live']:,} live tokens a row", shared), fontsize=10)
     axes.set_xlabel("captured width, tokens")
     axes.set_ylabel("step, us")
-    thousands(axes.xaxis), thousands(axes.yaxis)
+    binary_numbers(axes.xaxis)
+    plain_numbers(axes.yaxis)
     return figure
 
 
@@ -128,7 +137,9 @@ def picture_metadata(plt, rows):
                    fontsize=10)
     axes.set_xlabel("live tokens a row")
     axes.set_ylabel("metadata, us")
-    thousands(axes.xaxis), thousands(axes.yaxis)
+    axes.set_yscale("linear")
+    axes.set_ylim(bottom=0)
+    binary_numbers(axes.xaxis)
     return figure
 
 
@@ -148,7 +159,8 @@ def picture_tokens(plt, rows):
     axes.set_title(title(f"Tokens a second, {shared['live']:,} live tokens a row", shared), fontsize=10)
     axes.set_xlabel("batch, rows")
     axes.set_ylabel("tokens/s")
-    thousands(axes.xaxis), thousands(axes.yaxis)
+    binary_numbers(axes.xaxis)
+    plain_numbers(axes.yaxis)
     return figure
 
 
