@@ -13,7 +13,7 @@ namespace {
 void sample_row(const greedy_sample_params& p, int row) {
   const bool live = row < live_count(p.live_rows, p.rows);
   if (!live || (p.query_counts && p.query_counts[row] <= 0))
-    return p.out.store(p.next_token, row, live ? -1 : 0);
+    return p.out.store_none(p.next_token, row, live);
   const logits_line line{p.logits + row * p.logits_stride,
                          p.allowed.words ? p.allowed.words + row * p.allowed.stride : nullptr, p.vocab_size};
   const largest_logit best = host_row_team::largest(line);

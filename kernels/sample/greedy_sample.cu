@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(threads) STEPGRAPH_CLUSTER(Cluster)
   const int row = blockIdx.y, rank = blockIdx.x;
   const bool live = row < live_count(p.live_rows, p.rows);
   if (!live || (p.query_counts && p.query_counts[row] <= 0)) {
-    if (threadIdx.x == 0 && rank == 0) p.out.store(p.next_token, row, live ? -1 : 0);
+    if (threadIdx.x == 0 && rank == 0) p.out.store_none(p.next_token, row, live);
     return;
   }
   const float* const logits = p.logits + row * p.logits_stride;

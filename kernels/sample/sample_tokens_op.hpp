@@ -16,7 +16,7 @@ struct sample_tokens_op {
   template <class Team>
   STEPGRAPH_HD void row(Team& team, scratch&, int row) const {
     const bool live = row < live_count(p.live_rows, p.rows);
-    if (!live || (p.query_counts && p.query_counts[row] <= 0)) return none(team, row, live ? -1 : 0);
+    if (!live || (p.query_counts && p.query_counts[row] <= 0)) return none(team, row, live);
     const std::int64_t index = p.sampling.line(row);
     if (!p.sampling.has(index)) return fault(team, row, row_status::request_out_of_range, index);
     const sampling_settings settings = p.sampling.settings[index];
@@ -53,9 +53,9 @@ struct sample_tokens_op {
   }
 
   template <class Team>
-  STEPGRAPH_HD void none(Team& team, int row, std::int32_t token) const {
+  STEPGRAPH_HD void none(Team& team, int row, bool live) const {
     if (team.rank() != 0) return;
-    p.out.store(p.next_token, row, token);
+    p.out.store_none(p.next_token, row, live);
     if (p.logprobs) p.logprobs[row] = 0.0f;
     if (p.unfiltered_logprobs) p.unfiltered_logprobs[row] = 0.0f;
   }
@@ -63,7 +63,7 @@ struct sample_tokens_op {
   template <class Team>
   STEPGRAPH_HD void fault(Team& team, int row, row_status status, std::int64_t value) const {
     if (team.rank() == 0) p.faults.report(op_id::sample_tokens, row, status, value);
-    none(team, row, -1);
+    none(team, row, true);
   }
 };
 

@@ -17,7 +17,16 @@ struct token_output {
 
   /// `id` as the model has it, negative for none.
   STEPGRAPH_HD void store(std::int32_t* next_token, int row, std::int32_t id) const {
-    const std::int32_t token = id >= 0 && target_ids ? target_ids[id] : id;
+    store_token(next_token, row, id >= 0 && target_ids ? target_ids[id] : id);
+  }
+
+  /// A row that chooses nothing: -1, or 0 if it is dead.
+  STEPGRAPH_HD void store_none(std::int32_t* next_token, int row, bool live) const {
+    store_token(next_token, row, live ? -1 : 0);
+  }
+
+ private:
+  STEPGRAPH_HD void store_token(std::int32_t* next_token, int row, std::int32_t token) const {
     next_token[line_of(row)] = token;
     if (feed_token) feed_token[row] = token >= 0 ? token : 0;
   }
