@@ -29,7 +29,8 @@ METHOD = """
 7. **live width**: the same step captured no wider than it is live: what the captured width costs.
 8. **bandwidth**: bytes that the step must move (weights, live KV) over its time, of what a plain read reached in the run.
 9. Other policies follow the captured width as engines do: metadata by a grid of that width; *early exit* also launches
-   attention's dead blocks, *full width* reads all captured KV as a masked static cache does. Both are stand-ins.
+   attention's dead blocks, *full width* reads all captured KV (from a pool of 2 GB, so partly cached) as a masked static
+   cache does. Both are stand-ins.
 10. Rounds are the executor's: draft decodes, verify, draft-extend of a one-layer draft; how many drafts stay is drawn in the
     graph, at the acceptance stated.
 """
