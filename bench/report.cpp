@@ -1,6 +1,8 @@
 #include "bench/report.hpp"
 
+#if STEPGRAPH_CUDA
 #include <cuda_runtime_api.h>
+#endif
 
 #include <ctime>
 #include <fstream>
@@ -11,7 +13,7 @@
 namespace stepgraph::bench {
 namespace {
 
-std::string version(int number) {
+[[maybe_unused]] std::string version(int number) {
   return std::to_string(number / 1000) + '.' + std::to_string(number % 1000 / 10);
 }
 
@@ -25,14 +27,20 @@ std::string today() {
 }  // namespace
 
 report::report(device where, std::string commit) {
-  int driver = 0, runtime = 0;
-  cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
   all_["context"] = {{"gpu", where.name()},
-                     {"driver", version(driver)},
-                     {"cuda", version(runtime)},
+                     {"driver", nullptr},
+                     {"cuda", nullptr},
                      {"commit", std::move(commit)},
                      {"date", today()}};
+#if STEPGRAPH_CUDA
+  if (!where.is_host()) {
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    all_["context"]["driver"] = version(driver);
+    all_["context"]["cuda"] = version(runtime);
+  }
+#endif
   all_["rows"] = nlohmann::json::array();
 }
 
@@ -55,12 +63,17 @@ void report::add(const std::string& name, const nlohmann::json& parameters, cons
 }
 
 void report::write(const std::string& path) const {
+  // a row a line: files that are committed stay small and compare well
+  std::string text = "{\"context\": " + all_["context"].dump() + ",\n\"rows\": [\n";
+  const auto& rows = all_["rows"];
+  for (std::size_t i = 0; i < rows.size(); ++i) text += rows[i].dump() + (i + 1 < rows.size() ? ",\n" : "\n");
+  text += "]}\n";
   if (path == "-") {
-    std::cout << all_.dump(1) << '\n';
+    std::cout << text;
     return;
   }
   std::ofstream out(path);
-  out << all_.dump(1) << '\n';
+  out << text;
   if (!out.flush()) throw std::runtime_error("cannot write " + path);
 }
 

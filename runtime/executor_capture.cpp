@@ -89,6 +89,11 @@ void step_executor::dot(step_kind kind, int rows, int tokens, int variant, std::
   stepgraph::capture(s.stream, [&](stream_ref) { s.enqueue(key, step); }).dot(out);
 }
 
+void step_executor::enqueue_step(const step_key& key) {
+  const one_thread guard(state_->busy);
+  state_->enqueue(key, state_->definition(key.kind, key.variant));
+}
+
 std::span<const capture_report> step_executor::capture(const std::function<void(int, int)>& progress) {
   const one_thread guard(state_->busy);
   state& s = *state_;

@@ -15,6 +15,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from case_total import run_and_exit  # noqa: E402
+
 DRIVER = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("STEPGRAPH_DRIVER", "")
 MODEL = os.environ.get("STEPGRAPH_MODEL")
 PROMPT = "What is the capital of France?"
@@ -208,12 +211,7 @@ class Answers(DriverTest):
 def main():
     if not os.access(DRIVER, os.X_OK):
         sys.exit(f"driver_loop_test: {DRIVER!r} is no program; usage: driver_loop_test.py DRIVER")
-    result = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2).result
-    # a method counts once, however many of its subtests failed
-    failed = {(case.test_case if hasattr(case, "test_case") else case).id() for case, _ in result.failures + result.errors}
-    skipped = len(result.skipped)
-    print(f"{result.testsRun - len(failed) - skipped} passed, {len(failed)} failed, {skipped} skipped", flush=True)
-    sys.exit(1 if failed else 0)
+    run_and_exit()
 
 
 main()
