@@ -54,32 +54,42 @@ def describe(name, value):
 
 
 def time_chain(enqueue, nodes=20, replays=10, count=21):
-    """Microseconds a node of a torch.cuda.CUDAGraph of `nodes` times enqueue(), replayed back to back; the form of
-    bench/graph_chain.hpp. `enqueue` may be a list, then the nodes take turns with it."""
-    turns = enqueue if isinstance(enqueue, list) else [enqueue]
+    """Microseconds a node of one torch.cuda.CUDAGraph of `nodes` times enqueue(), replayed back to back; the form of
+    bench/graph_chain.hpp."""
+    return time_graphs([enqueue], nodes, replays, count)
+
+
+def time_graphs(turns, nodes=1, replays=None, count=21):
+    """The same of several graphs that replay in turn, graph s beginning with turns[s], so that each works on other data
+    than the one before. `replays`: as many as take some milliseconds, if not given."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for turn in turns:
             turn()  # compiles and loads
         stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for i in range(nodes):
-                turns[i % len(turns)]()
-        for _ in range(replays):
-            graph.replay()
-        times = []
-        for _ in range(count):
+        graphs = []
+        for s in range(len(turns)):
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1], stream=stream):
+                for i in range(nodes):
+                    turns[(s + i) % len(turns)]()
+
+        def measure(replays):
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            graph.replay()  # keeps the device busy while the host fills its queue
+            graphs[-1].replay()  # keeps the device busy while the host fills its queue
             start.record()
-            for _ in range(replays):
-                graph.replay()
+            for i in range(replays):
+                graphs[i % len(graphs)].replay()
             stop.record()
             stop.synchronize()
-            times.append(start.elapsed_time(stop) * 1e3 / (replays * nodes))
-    times.sort()
+            return start.elapsed_time(stop) * 1e3 / (replays * nodes)
+
+        measure(len(graphs))
+        if replays is None:
+            replays = min(64, max(4, int(5000 / (measure(len(graphs)) * nodes)))) // len(graphs) * len(graphs) + len(graphs)
+        measure(replays)
+        times = sorted(measure(replays) for _ in range(count))
     return {"median": times[len(times) // 2], "minimum": times[0], "maximum": times[-1], "count": count}
 
 
@@ -91,7 +101,7 @@ class Report:
                                 "driver": driver_version(), "cuda": torch.version.cuda, "commit": commit,
                                 "date": datetime.date.today().isoformat(),
                                 "versions": {"torch": torch.__version__, **versions},
-                                "timing": "a node in a chain of one torch.cuda.CUDAGraph, replays back to back, both sides"},
+                                "timing": "nodes of torch.cuda.CUDAGraphs, replayed back to back, both sides"},
                     "rows": []}
 
     def add(self, name, parameters, timing, size=0, peer=None, peer_us=None, **more):

@@ -1,3 +1,4 @@
+#include "bench/attention_kernels.hpp"
 #include "kernels/attention/paged_attention.hpp"
 #include "tests/peers/library/arguments.hpp"
 
@@ -39,6 +40,13 @@ paged_attention_params attention_params(const arguments& a) {
 }  // namespace
 
 bool call_attention(const std::string& op, stream_ref at, const arguments& a) {
+#if STEPGRAPH_CUDA
+  if (op == "read_plainly") {
+    bench::read_plainly(at, a.pointer<void>("keys"), a.pointer<void>("values"), 2 * a.of("keys", "columns"),
+                        a.pointer<std::uint32_t>("sink"));
+    return true;
+  }
+#endif
   if (op != "paged_attention") return false;
   paged_attention(at, attention_params(a));
   return true;
