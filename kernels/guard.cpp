@@ -32,6 +32,10 @@ const char* to_string(row_status status) noexcept {
       return "capacity exceeded";
     case row_status::start_clamped:
       return "start clamped";
+    case row_status::top_k_out_of_range:
+      return "top-k index out of range";
+    case row_status::window_not_gathered:
+      return "window begins before the gathered tokens";
   }
   return "unknown status";
 }
@@ -84,6 +88,16 @@ const char* to_string(op_id op) noexcept {
       return "kv_split_plan";
     case op_id::draft_extend_inputs:
       return "draft_extend_inputs";
+    case op_id::set_k_and_s:
+      return "set_k_and_s";
+    case op_id::get_k_and_s:
+      return "get_k_and_s";
+    case op_id::top_k_to_slots:
+      return "top_k_to_slots";
+    case op_id::combine_top_k_and_window:
+      return "combine_top_k_and_window";
+    case op_id::window_token_ids:
+      return "window_token_ids";
   }
   return "unknown op";
 }

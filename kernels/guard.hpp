@@ -36,6 +36,8 @@ enum class row_status : std::int32_t {
   out_of_pages = 23,         // the pages given hold no further token of the row
   capacity_exceeded = 8,     // more entries than an output holds; those past it are dropped
   start_clamped = 9,         // a start outside [0, len]
+  top_k_out_of_range = 30,   // a top-k index past its table
+  window_not_gathered = 31,  // a window that begins before the row's gathered tokens
 };
 
 /// Which op reported.
@@ -64,6 +66,12 @@ enum class op_id : std::int32_t {
   commit_kv = 45,
   finish_rows = 46,
   draft_extend_inputs = 47,
+  // sparse attention
+  set_k_and_s = 60,
+  get_k_and_s = 61,
+  top_k_to_slots = 62,
+  combine_top_k_and_window = 63,
+  window_token_ids = 64,
   embedder = 1000,  // an embedder's own kernels report from here on
 };
 
