@@ -18,6 +18,7 @@ except ImportError as missing:
 
 import ops
 import sglang_metadata as metadata
+import sglang_sparse as sparse
 import sglang_tables as tables
 from cases import Batch
 
@@ -87,6 +88,18 @@ def random_cases(get, call, seed, only):
         b = batch(16, least=4, dead=0)
         return tables.positions(get, call, b, counts(b, least=0))
 
+    def top_k(topk=None, **more):
+        b = batch(dead=0)
+        return sparse.top_k_prefill(get, call, b, counts(b), topk or source.choice([1, 63, 2049]), **more)
+
+    def combined(topk, window):
+        b = batch(least=4, dead=0)
+        return sparse.combine(get, call, b, counts(b, least=0), topk, window, source.choice([1, 4, 128]), source.choice([0, 9]))
+
+    def window_ids():
+        b = batch(least=4, dead=0)
+        return sparse.window_ids(get, call, b, counts(b, least=1), source.choice([1, 128]))
+
     every.update({
         "draft-extend window": windowed,
         "decode delta": lambda: metadata.decode(get, call, shorter(), delta=1),
@@ -108,6 +121,15 @@ def random_cases(get, call, seed, only):
         "draft steps 64": lambda: drafts(64),
         "token inputs": places,
         "split plan": lambda: tables.split_plan(get, call, batch(dead=0)),
+        "index-K set": lambda: sparse.index_k_set(get, call, batch(64), source.choice([1, 63, 300])),
+        "index-K gather": lambda: sparse.index_k_get(get, call, batch(64)),
+        "top-k decode": lambda: sparse.top_k_decode(get, call, batch(dead=0), source.choice([1, 5, 64, 65, 2048, 2051])),
+        "top-k prefill": lambda: top_k(expanded=False),
+        "top-k prefill expanded": lambda: top_k(expanded=True),
+        "top-k lengths": lambda: top_k(topk=512, lasts=True),
+        "combine": lambda: combined(512, 128),
+        "combine window": lambda: combined(0, 100),
+        "window ids": window_ids,
     })
     return {name: make for name, make in every.items() if re.search(only, name)}
 
@@ -159,6 +181,30 @@ def timed_cases(get, call, only):
         "unified kv indices": lambda: tables.unified_kv_indices(get, call, Batch([4096] * 64, 1 << 17), [64] * 64),
         "token inputs": lambda: tables.positions(get, call, Batch([4096] * 64, 1 << 17, 64), [4] * 64),
         "split plan": lambda: tables.split_plan(get, call, Batch([4096] * 64, 1 << 17, 1)),
+    })
+
+    def barred(bar, make):
+        def case():
+            made = make()
+            made.bar = bar
+            return made
+        return case
+
+    gather = lambda lengths: sparse.index_k_get(get, call, Batch(lengths, 1 << 17, 64))
+    prefill = lambda counts: sparse.top_k_prefill(get, call, Batch([4096] * 64, 4096), counts, 2048)
+    combined = lambda rows, each: sparse.combine(get, call, Batch([8192] * rows, 1 << 14), [each] * rows, 512, 128, 4)
+    every.update({
+        "index-K gather even": barred(35, lambda: gather([8192] * 64)),
+        "index-K gather uneven": barred(10, lambda: gather([65536] + [1024] * 63)),
+        "index-K gather short": barred(2.4, lambda: gather([1024] * 8)),
+        "index-K set": lambda: sparse.index_k_set(get, call, Batch([64] * 64, 64, 64), 256),
+        "top-k decode 2048": barred(1.9, lambda: sparse.top_k_decode(get, call, Batch([4096] * 64, 4096), 2048)),
+        "top-k decode 2051": barred(1.9, lambda: sparse.top_k_decode(get, call, Batch([4096] * 64, 4096), 2051)),
+        "top-k prefill even": barred(3.2, lambda: prefill([4] * 64)),
+        "top-k prefill uneven": barred(2.6, lambda: prefill([64] + [1] * 63)),
+        "combine large": barred(19, lambda: combined(16, 1024)),
+        "combine small": barred(2, lambda: combined(64, 4)),
+        "window ids": lambda: sparse.window_ids(get, call, Batch([8192] * 64, 1 << 14), [4] * 64, 128),
     })
     return {name: make for name, make in every.items() if re.search(only, name)}
 

@@ -107,13 +107,13 @@ def kv_indices(get, ops, b, starts=None, page_granular=False, slot_map=False, bl
     start = b.tensor(starts + [0] * dead) if starts else None
     table = b.page_lines if page_granular else b.req_to_token
     mapping = b.slot_map() if slot_map else None
-    ours = {"indptr": b.empty(b.rows + 1), "indices": b.empty(total)}
+    ours = {"indptr": b.empty(b.rows + 1), "indices": b.empty(max(total, 1))}
     arguments = dict(b.own(), **ours, start=start, slot_map=mapping)
     arguments["req_to_token"] = table
     if page_granular:
         arguments["page_granular"] = 1
     indptr = b.tensor([0] + torch.tensor(counts).cumsum(0).tolist())
-    other = {"indptr": indptr, "indices": b.empty(total, dtype=torch.int64)}
+    other = {"indptr": indptr, "indices": b.empty(max(total, 1), dtype=torch.int64)}
     page_lens = b.tensor(counts)
     grid = (b.live, blocks) if blocks > 1 else (b.live,)
     peer_start = start[:b.live] if starts else None

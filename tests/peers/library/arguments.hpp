@@ -93,6 +93,7 @@ class arguments {
 
 /// Each enqueues the op named `op` and returns true, or false where it has none of that name.
 bool call_metadata(const std::string& op, stream_ref at, const arguments& a);
+bool call_sparse(const std::string& op, stream_ref at, const arguments& a);
 bool call_attention(const std::string& op, stream_ref at, const arguments& a);
 
 /// Bytes of paged attention's workspace.

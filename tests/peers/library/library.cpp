@@ -39,9 +39,9 @@ int stepgraph_peer_call(const char* op, const char* json, int ordinal, void* cud
     const stepgraph::peers::arguments a(json);
     const stepgraph::device where = device_of(ordinal);
     const auto call = [&](stepgraph::stream_ref at) {
-      STEPGRAPH_EXPECTS(
-          stepgraph::peers::call_metadata(op, at, a) || stepgraph::peers::call_attention(op, at, a),
-          "no op is named ", op);
+      using namespace stepgraph::peers;
+      STEPGRAPH_EXPECTS(call_metadata(op, at, a) || call_sparse(op, at, a) || call_attention(op, at, a),
+                        "no op is named ", op);
     };
     if (where.is_host()) {
       const stepgraph::stream own(where);
