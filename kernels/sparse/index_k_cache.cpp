@@ -58,6 +58,7 @@ void get_k_and_s(stream_ref at, const get_k_and_s_params& p) {
   STEPGRAPH_EXPECTS(p.keys || p.scales, op, ": keys and scales are both null");
   STEPGRAPH_EXPECTS(aligned16(p.keys), op, ": keys is not aligned to 16 bytes");
   STEPGRAPH_EXPECTS(p.capacity > 0, op, ": capacity must be positive, got ", p.capacity);
+  STEPGRAPH_EXPECTS(p.capacity <= INT32_MAX, op, ": capacity ", p.capacity, " is over 2^31 - 1 packed rows");
   detail::check_sums(op, "cu_seqlens_k", p.cu_seqlens_k, p.lengths.rows, p.lengths.cap);
   launch_tiles(at, get_k_and_s_op{p});
 }

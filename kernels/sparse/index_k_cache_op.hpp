@@ -1,9 +1,9 @@
 #pragma once
 
-#include "kernels/columns.hpp"
 #include "kernels/metadata/row_vectors.hpp"
 #include "kernels/sparse/index_k_cache.hpp"
 #include "kernels/sparse/line_driver.hpp"
+#include "kernels/sparse/quad_access.hpp"
 #include "kernels/tile_driver.hpp"
 
 namespace stepgraph {
@@ -13,20 +13,17 @@ struct key_piece {
   static constexpr std::int32_t bytes = 16;
   static constexpr std::int32_t a_key = index_k_cache::key_bytes / bytes;
 
-  template <bool wide>
+  template <bool wide, reuse again = reuse::both>
   STEPGRAPH_HD static quad load(const std::uint8_t* from) {
-    if constexpr (wide) return *reinterpret_cast<const quad*>(from);
+    if constexpr (wide) return load_quad<again>(from);
     const auto* const words = reinterpret_cast<const std::int32_t*>(from);
     return {{words[0], words[1], words[2], words[3]}};
   }
-  template <bool wide>
+  template <bool wide, reuse again = reuse::both>
   STEPGRAPH_HD static void store(std::uint8_t* to, const quad& value) {
-    if constexpr (wide) {
-      *reinterpret_cast<quad*>(to) = value;
-    } else {
-      auto* const words = reinterpret_cast<std::int32_t*>(to);
-      for (int i = 0; i < 4; ++i) words[i] = value.v[i];
-    }
+    if constexpr (wide) return store_quad<again>(to, value);
+    auto* const words = reinterpret_cast<std::int32_t*>(to);
+    for (int i = 0; i < 4; ++i) words[i] = value.v[i];
   }
 };
 
@@ -48,6 +45,7 @@ struct set_k_and_s_op {
 
   STEPGRAPH_HD static int lines_of(int tokens) { return (tokens + tokens_a_line - 1) / tokens_a_line; }
   STEPGRAPH_HD int lines() const { return lines_of(p.tokens); }
+  STEPGRAPH_HD static int parts_shift() { return 0; }
   STEPGRAPH_HD static int columns() { return tokens_a_line * index_k_cache::key_bytes / 4; }
   template <class Team>
   STEPGRAPH_HD state begin(Team&) const {
@@ -60,7 +58,7 @@ struct set_k_and_s_op {
   STEPGRAPH_HD void dead(Team&, int) const {}
 
   template <class Team>
-  STEPGRAPH_HD void line(Team& team, const state& known, int index) const {
+  STEPGRAPH_HD void line(Team& team, const state& known, int index, int) const {
     const int first = index * tokens_a_line;
     const int count = known.tokens - first < tokens_a_line ? known.tokens - first : tokens_a_line;
     if (moves_wide(p.cache) && aligned16(p.keys) && (p.key_stride & 15) == 0)
@@ -140,7 +138,7 @@ struct get_k_and_s_op {
   STEPGRAPH_HD void tile(Team& team, int row, const line&, std::int32_t begin, std::int32_t end) const {
     const std::int64_t first = sum_before(team, row, [&](int other) { return load(other).columns; });
     const std::int64_t last = first + end < p.capacity ? first + end : p.capacity;
-    move<Team::size() == 1 ? 1 : 4>(team, first + begin, last, one_row{row, first});
+    move<Team::size() == 1 ? key_piece::a_key : 4>(team, first + begin, last, one_row{row, first});
   }
 
   /// Which token of which row a packed row is.
@@ -149,16 +147,19 @@ struct get_k_and_s_op {
     std::int64_t token;
   };
 
-  /// Writes packed rows [begin, end); `where(packed row)` is its place, asked in ascending order.
-  template <int in_flight, class Team, class Where>
-  STEPGRAPH_HD void move(Team& team, std::int64_t begin, std::int64_t end, const Where& where) const {
-    if (begin >= end) return;
+  /// Writes packed rows [begin, end); `where(packed row)` is its place. All threads of the team ask it together,
+  /// for rows that ascend. Keys and scales of a batch are under way together: in_flight pieces of a thread.
+  template <int in_flight, reuse again = reuse::both, class Team, class Where>
+  STEPGRAPH_HD void move(Team& team, std::int64_t begin, std::int64_t end, Where where) const {
     bad_page bad{-1, 0};
-    if (p.keys && moves_wide(p.cache))
-      move_keys<in_flight, true>(team, begin, end, where, bad);
-    else if (p.keys)
-      move_keys<in_flight, false>(team, begin, end, where, bad);
-    if (p.scales) move_scales(team, begin, end, where, bad);
+    constexpr int tokens = Team::size() * in_flight / key_piece::a_key;  // of a batch
+    static_assert(tokens > 0, "a batch moves whole keys");
+    const bool wide = moves_wide(p.cache);
+    for (; begin < end; begin += tokens)
+      if (wide)
+        move_batch<in_flight, true, again>(team, begin, end, where, bad);
+      else
+        move_batch<in_flight, false, again>(team, begin, end, where, bad);
     if (bad.row >= 0) p.faults.report(id, bad.row, row_status::slot_out_of_range, bad.page);
   }
 
@@ -185,46 +186,57 @@ struct get_k_and_s_op {
     return token & ((std::int64_t{1} << p.cache.page_shift) - 1);
   }
 
-  template <int in_flight, bool wide, class Team, class Where>
-  STEPGRAPH_HD void move_keys(Team& team, std::int64_t begin, std::int64_t end, Where where,
-                              bad_page& bad) const {
-    constexpr std::int32_t step = Team::size();
-    std::uint8_t* const out = p.keys + begin * index_k_cache::key_bytes;
-    const std::int64_t pieces = (end - begin) * key_piece::a_key;
-    for (std::int64_t first = team.rank(); first < pieces; first += step * in_flight) {
-      std::int64_t from[in_flight];
-      STEPGRAPH_UNROLL
-      for (int k = 0; k < in_flight; ++k) {
-        const std::int64_t piece = first + k * step;
-        from[k] = -1;
-        if (piece >= pieces) continue;
-        const place of = where(begin + piece / key_piece::a_key);
-        const std::int64_t page = page_of(of, bad);
-        if (page >= 0)
-          from[k] = p.cache.key_at(page, in_page(of.token)) + piece % key_piece::a_key * key_piece::bytes;
-      }
-      quad value[in_flight];
-      STEPGRAPH_UNROLL
-      for (int k = 0; k < in_flight; ++k) {
-        value[k] = {};
-        if (from[k] >= 0) value[k] = key_piece::load<wide>(p.cache.data + from[k]);
-      }
-      STEPGRAPH_UNROLL
-      for (int k = 0; k < in_flight; ++k)
-        if (first + k * step < pieces)
-          key_piece::store<true>(out + (first + k * step) * key_piece::bytes, value[k]);
+  template <int in_flight, bool wide, reuse again, class Team, class Where>
+  STEPGRAPH_HD void move_batch(Team& team, std::int64_t begin, std::int64_t end, Where& where,
+                               bad_page& bad) const {
+    constexpr int step = Team::size(), tokens = step * in_flight / key_piece::a_key;
+    constexpr int scales = (tokens + step - 1) / step;  // of a thread
+    const std::int64_t last = end - 1;
+    // where keys and scales lie; -1: no page, nothing to load
+    std::int64_t key_from[in_flight], scale_from[scales];
+    Where of_scales = where;
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < in_flight; ++k) {
+      const int piece = team.rank() + k * step;
+      const std::int64_t packed = begin + piece / key_piece::a_key;
+      const place of = where(packed < last ? packed : last);
+      const std::int64_t page = p.keys ? page_of(of, bad) : -1;
+      key_from[k] =
+          page < 0 ? -1
+                   : p.cache.key_at(page, in_page(of.token)) + piece % key_piece::a_key * key_piece::bytes;
     }
-  }
-
-  template <class Team, class Where>
-  STEPGRAPH_HD void move_scales(Team& team, std::int64_t begin, std::int64_t end, Where where,
-                                bad_page& bad) const {
-    for (std::int64_t packed = begin + team.rank(); packed < end; packed += team.size()) {
-      const place of = where(packed);
-      const std::int64_t page = page_of(of, bad);
-      p.scales[packed] = page < 0 ? 0
-                                  : *reinterpret_cast<const std::uint32_t*>(
-                                        p.cache.data + p.cache.scale_at(page, in_page(of.token)));
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < scales; ++k) {
+      const std::int64_t packed = begin + team.rank() + k * step;
+      const place of = of_scales(packed < last ? packed : last);
+      const std::int64_t page = p.scales ? page_of(of, bad) : -1;
+      scale_from[k] = page < 0 ? -1 : p.cache.scale_at(page, in_page(of.token));
+    }
+    quad key[in_flight];
+    std::uint32_t scale[scales];
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < in_flight; ++k) {
+      key[k] = {};
+      if (key_from[k] >= 0) key[k] = key_piece::load<wide, again>(p.cache.data + key_from[k]);
+    }
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < scales; ++k) {
+      scale[k] = 0;
+      if (scale_from[k] >= 0)
+        scale[k] = *reinterpret_cast<const std::uint32_t*>(p.cache.data + scale_from[k]);
+    }
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < in_flight; ++k) {
+      const int piece = team.rank() + k * step;
+      const std::int64_t packed = begin + piece / key_piece::a_key;
+      if (p.keys && packed < end)
+        key_piece::store<true, again>(
+            p.keys + packed * index_k_cache::key_bytes + piece % key_piece::a_key * key_piece::bytes, key[k]);
+    }
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < scales; ++k) {
+      const std::int64_t packed = begin + team.rank() + k * step;
+      if (p.scales && team.rank() + k * step < tokens && packed < end) p.scales[packed] = scale[k];
     }
   }
 };

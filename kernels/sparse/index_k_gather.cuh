@@ -1,101 +1,161 @@
 #pragma once
 
 #include <algorithm>
-#include <cub/block/block_scan.cuh>
 
 #include "kernels/launch.cuh"
 #include "kernels/sparse/index_k_cache_op.hpp"
 
 /// The index-K gather's own launch. Its output is packed, so all live tokens of a batch are one range that
-/// can be cut into equal parts: no row needs a block of its own and none is longer than the others, and the
-/// sums that say where a row's tokens go are wanted by every block anyway. The tile driver would sum the
-/// lengths once more for each tile.
+/// can be cut into equal parts: no row needs a block of its own and none is longer than the others. A warp
+/// does all of it alone, with no barrier: it sums the lengths of the rows in its registers, then moves its
+/// parts. The tile driver would sum the lengths once more for each tile, and wait for the slowest warp.
 namespace stepgraph {
 
+/// `in_flight_`: pieces of 16 bytes that a thread has under way.
+template <int threads_, int in_flight_, int blocks_a_multiprocessor_, reuse again_ = reuse::both>
 struct gather_shape {
-  int threads = 256;
-  int in_flight = 4;  // pieces of 16 bytes that a thread has under way
-  int blocks_a_multiprocessor = 4;
-
-  constexpr int tokens() const { return threads / key_piece::a_key * in_flight; }  // of a part
+  static constexpr int threads = threads_, in_flight = in_flight_;
+  static constexpr int blocks_a_multiprocessor = blocks_a_multiprocessor_;
+  static constexpr reuse again = again_;
+  static constexpr int tokens = 32 / key_piece::a_key * in_flight;  // of a part, a warp's
 };
 
-template <int threads>
-struct gather_team {
-  __device__ static int rank() { return static_cast<int>(threadIdx.x); }
-  __device__ static constexpr int size() { return threads; }
-};
-
-/// The place of ascending packed rows, by the first packed rows of a round of rows.
-struct packed_place {
-  const std::int64_t* first;  // of the rows of this round, and the round's end
-  int row;                    // of them
-  int base;                   // the round's first row
-  __device__ get_k_and_s_op::place operator()(std::int64_t packed) {
-    while (packed >= first[row + 1]) ++row;
-    return {base + row, packed - first[row]};
+struct gather_warp {
+  __device__ static int rank() { return static_cast<int>(threadIdx.x) & 31; }
+  __device__ static constexpr int size() { return 32; }
+  __device__ static host_team::sum exclusive_sum(std::int64_t value) {
+    std::int64_t sum = value;
+    for (int step = 1; step < 32; step *= 2) {
+      const std::int64_t lower = __shfl_up_sync(~0u, sum, step);
+      if (rank() >= step) sum += lower;
+    }
+    return {sum - value, __shfl_sync(~0u, sum, 31)};
   }
 };
 
-/// The last of `count` (a power of two) entries that is not past `packed`.
-__device__ __forceinline__ int last_not_past(const std::int64_t* first, int count, std::int64_t packed) {
-  int low = 0;
-  for (int step = count / 2; step > 0; step /= 2)
-    if (first[low + step] <= packed) low += step;
-  return low;
-}
+/// Where the tokens of 128 rows end among the packed rows, four rows a lane, cut off at the capacity.
+class packed_ends {
+ public:
+  static constexpr int a_lane = 4, rows = 32 * a_lane;
+
+  /// Rows from `base` on, of which the first begins at packed row `before`.
+  __device__ packed_ends(const get_k_and_s_params& p, int base, std::int32_t before) : before_(before) {
+    const int first = base + a_lane * gather_warp::rank();
+    const auto most = static_cast<std::uint32_t>(p.capacity);
+    std::uint32_t length[a_lane];
+#pragma unroll
+    for (int i = 0; i < a_lane; ++i) {
+      const int row = first + i, last = p.lengths.rows - 1;
+      const std::int64_t tokens = p.lengths.length(row < last ? row : last);
+      length[i] = row > last ? 0 : tokens < p.capacity ? static_cast<std::uint32_t>(tokens) : most;
+    }
+    std::uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < a_lane; ++i) {
+      sum = min(sum + length[i], most);
+      end_[i] = static_cast<std::int32_t>(sum);
+    }
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const std::uint32_t lower = __shfl_up_sync(~0u, sum, step);
+      if (gather_warp::rank() >= step) sum = min(sum + lower, most);
+    }
+    std::uint32_t begin = __shfl_up_sync(~0u, sum, 1);
+    if (gather_warp::rank() == 0) begin = 0;
+    begin = min(begin + static_cast<std::uint32_t>(before), most);
+#pragma unroll
+    for (int i = 0; i < a_lane; ++i)
+      end_[i] = static_cast<std::int32_t>(min(begin + static_cast<std::uint32_t>(end_[i]), most));
+  }
+
+  __device__ std::int32_t last() const {
+    return __shfl_sync(~0u, end_[a_lane - 1], 31);
+  }
+
+  /// The row of these that holds the packed row, the same for the whole warp, and that row's range.
+  struct range {
+    int row;
+    std::int32_t begin, end;
+  };
+  __device__ range find(std::int32_t packed) const {
+    const int lane = __popc(__ballot_sync(~0u, end_[a_lane - 1] <= packed));
+    const std::int32_t before_lane = __shfl_sync(~0u, end_[a_lane - 1], lane > 0 ? lane - 1 : 0);
+    range found{lane * a_lane, lane > 0 ? before_lane : before_, 0};
+#pragma unroll
+    for (int i = 0; i < a_lane; ++i) {
+      const std::int32_t end = __shfl_sync(~0u, end_[i], lane);
+      if (i > 0 && found.end <= packed) {
+        ++found.row;
+        found.begin = found.end;
+        found.end = end;
+      }
+      if (i == 0) found.end = end;
+    }
+    return found;
+  }
+
+ private:
+  std::int32_t before_;
+  std::int32_t end_[a_lane];
+};
+
+/// The place of ascending packed rows: that of the row at hand, as long as all lanes ask for its tokens.
+struct packed_place {
+  const packed_ends& ends;
+  int base;
+  packed_ends::range at;
+
+  __device__ get_k_and_s_op::place operator()(std::int64_t wanted) {
+    const auto packed = static_cast<std::int32_t>(wanted);
+    get_k_and_s_op::place found{base + at.row, packed - at.begin};
+    bool past = packed >= at.end;
+    while (__any_sync(~0u, past)) {
+      at = ends.find(at.end);
+      if (past) found = {base + at.row, packed - at.begin};
+      past = packed >= at.end;
+    }
+    return found;
+  }
+};
 
 // grid: a few blocks a multiprocessor, no more than the captured tokens have parts
-// every block sums the lengths of all rows, then moves every gridDim-th part of the live packed rows; block 0
-// writes the sums, too
-template <gather_shape shape>
-__global__ void __launch_bounds__(shape.threads, shape.blocks_a_multiprocessor)
+// every warp sums the lengths of all rows, then moves every so-manieth part of the live packed rows; the first
+// warp writes the sums instead
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor)
     run_gather(const __grid_constant__ get_k_and_s_op op) {
   wait_for_predecessor();
-  using scan = cub::BlockScan<std::int64_t, shape.threads, cub::BLOCK_SCAN_WARP_SCANS>;
-  __shared__ typename scan::TempStorage storage;
-  __shared__ std::int64_t first[shape.threads + 1];
-  gather_team<shape.threads> team;
-  const get_k_and_s_params& p = op.p;
-  const int rank = team.rank();
-  const bool writes_sums = blockIdx.x == 0;
-  if (writes_sums && rank == 0 && p.cu_seqlens_k) p.cu_seqlens_k.store(0, 0);
-  std::int64_t before = 0, part = blockIdx.x;
-  for (int base = 0; base < p.lengths.rows; base += shape.threads) {
-    const int row = base + rank;
-    const std::int64_t length = row < p.lengths.rows ? p.lengths.length(row) : 0;
-    std::int64_t sum = 0, total = 0;
-    scan(storage).ExclusiveSum(length, sum, total);
-    if (base > 0) __syncthreads();  // the sums of the round before are still read
-    first[rank] = before + sum;
-    if (rank == 0) first[shape.threads] = before + total;
-    if (writes_sums && row < p.lengths.rows) {
-      if (p.cu_seqlens_k) p.cu_seqlens_k.store(row + 1, before + sum + length);
-      op.row_reports(row, length, before + sum);
-    }
-    __syncthreads();
-    const std::int64_t all = before + total, end = all < p.capacity ? all : p.capacity;
-    while (part * shape.tokens() < end) {
-      const std::int64_t from = part * shape.tokens(), begin = from > before ? from : before;
-      const std::int64_t to = from + shape.tokens();
-      op.template move<shape.in_flight>(
+  constexpr int warps_a_block = Shape::threads / 32;
+  const int own = static_cast<int>(blockIdx.x) * warps_a_block + static_cast<int>(threadIdx.x) / 32;
+  gather_warp team;
+  if (own == 0) return op.vectors(team);
+  const std::int64_t warps = std::int64_t{gridDim.x} * warps_a_block - 1;
+  std::int64_t part = own - 1;
+  std::int32_t before = 0;
+  for (int base = 0; base < op.p.lengths.rows; base += packed_ends::rows) {
+    const packed_ends ends(op.p, base, before);
+    const std::int32_t end = ends.last();
+    for (; part * Shape::tokens < end; part += warps) {
+      const std::int64_t from = part * Shape::tokens, to = from + Shape::tokens;
+      const std::int64_t begin = from > before ? from : before;
+      op.template move<Shape::in_flight, Shape::again>(
           team, begin, to < end ? to : end,
-          packed_place{first, last_not_past(first, shape.threads, begin), base});
-      if (to > end) break;  // the rest of this part belongs to the next round
-      part += gridDim.x;
+          packed_place{ends, base, ends.find(static_cast<std::int32_t>(begin))});
+      if (to > end) break;  // the rest of this part belongs to the next rows
     }
-    before = all;
+    before = end;
   }
 }
 
-template <gather_shape shape>
+template <class Shape>
 void launch_gather(stream_ref at, const get_k_and_s_op& op) {
-  const std::int64_t rows = op.p.lengths.rows;
-  const std::int64_t captured = std::min(op.p.capacity, rows * op.p.lengths.cap);
-  const std::int64_t parts = (captured + shape.tokens() - 1) / shape.tokens();
-  const std::int64_t most = std::int64_t{shape.blocks_a_multiprocessor} * at.where().multiprocessors();
-  launch<get_k_and_s_op>(at, get_k_and_s_op::name, run_gather<shape>,
-                         dim3(static_cast<unsigned>(std::min(parts, most))), dim3(shape.threads), op);
+  constexpr int tokens_a_block = Shape::tokens * Shape::threads / 32;
+  const std::int64_t captured = std::min(op.p.capacity, op.p.lengths.rows * op.p.lengths.cap);
+  const std::int64_t parts = (captured + Shape::tokens + tokens_a_block - 1) / tokens_a_block;
+  const std::int64_t most = std::int64_t{Shape::blocks_a_multiprocessor} * at.where().multiprocessors();
+  launch<get_k_and_s_op>(at, get_k_and_s_op::name, run_gather<Shape>,
+                         dim3(static_cast<unsigned>(std::max<std::int64_t>(2, std::min(parts, most)))),
+                         dim3(Shape::threads), op);
 }
 
 }  // namespace stepgraph

@@ -49,12 +49,12 @@ class whole_block_team {
 
 /// Threads of a block, and blocks a multiprocessor that the grid is held to.
 template <class Op>
-constexpr int line_threads = Op::warp_a_line ? 128 : 512;
+constexpr int line_threads = Op::warp_a_line ? 128 : 256;
 template <class Op>
-constexpr int line_blocks = Op::warp_a_line ? 8 : 3;
+constexpr int line_blocks = Op::warp_a_line ? 16 : 8;
 
-// grid: a team a line and one for the vectors, as far as the multiprocessors hold so many at once
-// team 0 makes the vectors, team 1 + i line i and every line as many teams further on
+// grid: a team a part of a line and one for the vectors, as far as the multiprocessors hold so many at once
+// team 0 makes the vectors, team 1 + i part i and every part as many teams further on
 template <class Op, int threads>
 __global__ void __launch_bounds__(threads) run_lines(const __grid_constant__ Op op) {
   wait_for_predecessor();
@@ -65,20 +65,26 @@ __global__ void __launch_bounds__(threads) run_lines(const __grid_constant__ Op 
   const int own = static_cast<int>(blockIdx.x) * teams_a_block + static_cast<int>(threadIdx.x) / team.size();
   if (own == 0) return op.vectors(team);
   const auto state = op.begin(team);
-  const int teams = static_cast<int>(gridDim.x) * teams_a_block - 1, lines = op.lines();
-  for (int index = own - 1; index < lines; index += teams)
+  const std::int64_t teams = std::int64_t{gridDim.x} * teams_a_block - 1;
+  const int shift = op.parts_shift();
+  const std::int64_t parts = std::int64_t{op.lines()} << shift;
+  for (std::int64_t i = own - 1; i < parts; i += teams) {
+    const auto index = static_cast<int>(i >> shift), part = static_cast<int>(i & ((1 << shift) - 1));
     if (index < state.live)
-      op.line(team, state, index);
-    else
+      op.line(team, state, index, part);
+    else if (part == 0)
       op.dead(team, index);
+  }
 }
 
 template <class Op, int threads, int blocks_a_multiprocessor>
 void launch_lines_shaped(stream_ref at, const Op& op) {
   constexpr int teams_a_block = Op::warp_a_line ? threads / 32 : 1;
-  const auto wanted = static_cast<int>((std::int64_t{op.lines()} + teams_a_block) / teams_a_block);
-  const int most = blocks_a_multiprocessor * at.where().multiprocessors();
-  launch<Op>(at, Op::name, run_lines<Op, threads>, dim3(std::max(2, std::min(wanted, most))), dim3(threads),
+  const std::int64_t parts = std::int64_t{op.lines()} << op.parts_shift();
+  const std::int64_t wanted = (parts + teams_a_block) / teams_a_block;
+  const std::int64_t most = std::int64_t{blocks_a_multiprocessor} * at.where().multiprocessors();
+  launch<Op>(at, Op::name, run_lines<Op, threads>,
+             dim3(static_cast<unsigned>(std::max<std::int64_t>(2, std::min(wanted, most)))), dim3(threads),
              op);
 }
 

@@ -17,9 +17,10 @@
 ///     static constexpr const char* name = "my_op";
 ///     static constexpr bool warp_a_line = true;  // else a block
 ///     int lines() const;    // captured
+///     int parts_shift() const;  // log2 of the parts of a line, each for a team of its own
 ///     int columns() const;  // about, of a line: what makes other threads worth waking on the host
 ///     template <class Team> state begin(Team&) const;  // once a team; `state.live` lines are live
-///     template <class Team> void line(Team&, const state&, int index) const;  // a live line
+///     template <class Team> void line(Team&, const state&, int index, int part) const;  // of a live line
 ///     template <class Team> void dead(Team&, int index) const;                // a dead one's fixed-size part
 ///     template <class Team> void vectors(Team&) const;                        // by one team
 ///   };
@@ -46,7 +47,7 @@ void run_lines_host(const Op& op) {
     lone_team mine;
     for (auto index = static_cast<int>(first); index < last; ++index)
       if (index < state.live)
-        op.line(mine, state, index);
+        for (int part = 0; part < 1 << op.parts_shift(); ++part) op.line(mine, state, index, part);
       else
         op.dead(mine, index);
   };

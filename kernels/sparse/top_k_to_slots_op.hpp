@@ -5,8 +5,11 @@
 
 namespace stepgraph {
 
-/// Body of `top_k_to_slots`. A line is a token.
-struct top_k_to_slots_op {
+/// Body of `top_k_to_slots`. A line is a token; its parts have `least_part` indices or more, for a
+/// multiprocessor looks few scattered entries up at a time, and all should take their share. A line whose
+/// entries are counted is one part.
+template <int least_part>
+struct top_k_to_slots_op_of {
   static constexpr const char* name = "top_k_to_slots";
   static constexpr op_id id = op_id::top_k_to_slots;
   static constexpr bool warp_a_line = false;
@@ -16,6 +19,11 @@ struct top_k_to_slots_op {
   top_k_to_slots_params p;
 
   STEPGRAPH_HD int lines() const { return p.tokens; }
+  STEPGRAPH_HD int parts_shift() const {
+    int shift = 0;
+    while (!p.count && !p.last_plus_one && least_part << (shift + 1) <= p.topk) ++shift;
+    return shift;
+  }
   STEPGRAPH_HD int columns() const { return p.topk; }
   template <class Team>
   STEPGRAPH_HD state begin(Team&) const {
@@ -36,7 +44,7 @@ struct top_k_to_slots_op {
   }
 
   template <class Team>
-  STEPGRAPH_HD void line(Team& team, const state&, int token) const {
+  STEPGRAPH_HD void line(Team& team, const state&, int token, int part) const {
     const std::int32_t line = p.row_of ? p.row_of[token] : token;
     const bool has_line = line >= 0 && line < p.table_lines;
     if (!has_line && team.rank() == 0) p.faults.report(id, token, row_status::request_out_of_range, line);
@@ -46,14 +54,16 @@ struct top_k_to_slots_op {
     // an index past the table, as one unsigned comparison with the negative ones
     const auto columns = static_cast<std::uint32_t>(has_line ? p.table_columns : 0);
     std::int32_t* const slots = p.slots.line(token);
-    constexpr int in_flight = Team::size() == 1 ? 1 : loads_in_flight;
+    const int shift = parts_shift();
+    const std::int32_t each = (((p.topk + (1 << shift) - 1) >> shift) + 31) & ~31;
+    const std::int32_t begin = part * each, end = begin + each < p.topk ? begin + each : p.topk;
+    constexpr int in_flight = Team::size() == 1 ? 1 : (at_once + Team::size() - 1) / Team::size();
     constexpr std::int32_t step = Team::size();
     std::int32_t found = 0, last = 1, beyond = -1;
-    for (std::int32_t first = team.rank(); first < p.topk; first += step * in_flight) {
+    for (std::int32_t first = begin + team.rank(); first < end; first += step * in_flight) {
       std::int32_t index[in_flight], slot[in_flight];
       STEPGRAPH_UNROLL
-      for (int k = 0; k < in_flight; ++k)
-        index[k] = first + k * step < p.topk ? indices[first + k * step] : -1;
+      for (int k = 0; k < in_flight; ++k) index[k] = first + k * step < end ? indices[first + k * step] : -1;
       STEPGRAPH_UNROLL
       for (int k = 0; k < in_flight; ++k) {
         slot[k] = -1;
@@ -63,7 +73,7 @@ struct top_k_to_slots_op {
       for (int k = 0; k < in_flight; ++k) {
         if (index[k] >= 0 && static_cast<std::uint32_t>(index[k]) >= columns) beyond = index[k];
         const std::int32_t kept = slot[k] < 0 ? -1 : slot[k];
-        if (first + k * step < p.topk) slots[first + k * step] = kept;
+        if (first + k * step < end) slots[first + k * step] = kept;
         if (kept >= 0) {
           ++found;
           last = first + k * step + 1;
@@ -72,7 +82,7 @@ struct top_k_to_slots_op {
     }
     if (beyond >= 0 && has_line) p.faults.report(id, token, row_status::top_k_out_of_range, beyond);
     const std::int32_t written = p.slots.tail.written(p.topk, p.slots.columns);
-    if (written > p.topk) fill_columns(team, slots, 0, 1, p.topk, written, p.slots.tail.value);
+    if (written > p.topk && part == 0) fill_columns(team, slots, 0, 1, p.topk, written, p.slots.tail.value);
     if (p.count) {
       const std::int32_t all = team.sum(found);
       if (team.rank() == 0) p.count[token] = all;
@@ -83,8 +93,10 @@ struct top_k_to_slots_op {
     }
   }
 
-  // note: 512 threads times 5 covers 2,560 indices at once, so that 2,051 take no second round
-  static constexpr int loads_in_flight = 5;
+  // note: indices that a team reads before it uses one
+  static constexpr int at_once = 1024;
 };
+
+using top_k_to_slots_op = top_k_to_slots_op_of<512>;
 
 }  // namespace stepgraph

@@ -1,12 +1,10 @@
 #include <doctest/doctest.h>
-#include <sys/mman.h>
-
-#include <stdexcept>
 
 #include "graphs/graph.hpp"
 #include "kernels/kernel_registry.hpp"
 #include "kernels/metadata/decode_metadata.hpp"
 #include "kernels/metadata/dsa_metadata.hpp"
+#include "tests/kernels/far_table.hpp"
 #include "tests/kernels/metadata_outputs.hpp"
 #include "tests/reference/metadata.hpp"
 #include "tests/reference/random_batch.hpp"
@@ -15,46 +13,6 @@
 using namespace stepgraph;
 
 namespace {
-
-/// Far more int32 than are ever touched: device memory, or address space of the host without memory behind
-/// it.
-class sparse_table {
- public:
-  sparse_table(stream_ref at, std::int64_t entries) : at_(at), bytes_(entries * 4) {
-    if (!at.is_host()) {
-      block_ = buffer(device_memory(at.where()), bytes_);
-      data_ = block_.as<std::int32_t>();
-      return;
-    }
-    void* const mapped =
-        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) throw std::runtime_error("no address space for a sparse table");
-    data_ = static_cast<std::int32_t*>(mapped);
-  }
-  ~sparse_table() {
-    if (at_.is_host()) munmap(data_, bytes_);
-  }
-  sparse_table(const sparse_table&) = delete;
-  sparse_table& operator=(const sparse_table&) = delete;
-
-  std::int32_t* data() const { return data_; }
-  void set(std::int64_t first, const std::vector<std::int32_t>& values) const {
-    at_.copy(data_ + first, values.data(), values.size() * 4);
-    at_.synchronize();
-  }
-  std::vector<std::int32_t> get(std::int64_t first, std::int64_t count) const {
-    std::vector<std::int32_t> values(count);
-    at_.copy(values.data(), data_ + first, count * 4);
-    at_.synchronize();
-    return values;
-  }
-
- private:
-  stream_ref at_;
-  std::size_t bytes_;
-  buffer block_;
-  std::int32_t* data_ = nullptr;
-};
 
 std::vector<std::int32_t> counting(std::int32_t first, std::int64_t count) {
   std::vector<std::int32_t> values;
@@ -67,7 +25,7 @@ std::vector<std::int32_t> counting(std::int32_t first, std::int64_t count) {
 void far_row(std::int64_t rows, std::int64_t stride, std::int64_t width, std::int32_t length) {
   CAPTURE(stride);
   const stream at(test_device());
-  const sparse_table source(at, rows * stride), table(at, rows * stride);
+  const far_table source(at, rows * stride), table(at, rows * stride);
   const std::int64_t row = rows - 1, first = row * stride;
   source.set(first, counting(100, length));
   const std::vector<std::int32_t> poison(length + 8, output_poison);

@@ -137,7 +137,8 @@ top_k_to_slots_output top_k_to_slots(const top_k_to_slots_input& in) {
 }
 
 // For the token at pos = c - 1: a = min((pos + 1) / k, topk) compressed indices on the row's compressed base,
-// then b = min(pos + 1, w) indices of the gathered window, the oldest first, then -1 up to the padded width.
+// then b = min(pos + 1, w) indices of the gathered window, the oldest first, then -1 up to the padded width. A
+// token of the window that was not gathered has no index: it would be one of the row before.
 combine_output combine_top_k_and_window(const combine_input& in) {
   constexpr const char* op = "combine top-k and window";
   // tokens of each row, from differences of query_start_loc
@@ -170,7 +171,11 @@ combine_output combine_top_k_and_window(const combine_input& in) {
       const std::int64_t index = in.index(t, i);
       line.push_back(index < 0 ? -1 : in.compressed_base[r] + index);
     }
-    for (std::int64_t i = 0; i < b; ++i) line.push_back(in.swa_base[r] + (pos - b + 1 - gather_start) + i);
+    for (std::int64_t i = 0; i < b; ++i) {
+      const std::int64_t gathered = pos - b + 1 - gather_start + i;  // place among the row's gathered tokens
+      if (gathered < 0) add_fault(out.faults, {fault_kind::start, r, in.gather_len[r]});
+      line.push_back(gathered < 0 ? -1 : in.swa_base[r] + gathered);
+    }
     line.resize(static_cast<std::size_t>(in.padded_width()), -1);
     length[t] = a + b;
   }

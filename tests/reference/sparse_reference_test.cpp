@@ -122,6 +122,15 @@ TEST_CASE("reference: combine top-k and window by hand") {
   CHECK(out.indices.line[4].empty());
   CHECK(out.length.value == integers{5, 5, 0, 1, 0});
 
+  CHECK(out.faults.empty());
+  // one token fewer gathered: pos 5 has no index for position 3
+  in.gather_len[0] = 3;
+  out = combine_top_k_and_window(in);
+  CHECK(head(0) == integers{104, -1, -1, 200, 201, -1});
+  CHECK(head(1) == integers{104, 105, 200, 201, 202, -1});
+  CHECK(out.faults == std::vector<fault>{{fault_kind::start, 0, 3}});
+  in.gather_len[0] = 4;
+
   in.topk = 0;
   in.index = nullptr;
   out = combine_top_k_and_window(in);

@@ -1,0 +1,286 @@
+#include <doctest/doctest.h>
+
+#include "graphs/error.hpp"
+#include "tests/kernels/sparse_fixture.hpp"
+
+using namespace stepgraph;
+
+namespace {
+
+void compare_set(std::uint64_t seed, std::int64_t P, std::int64_t tokens, bool wide_loc) {
+  CAPTURE(seed);
+  CAPTURE(P);
+  CAPTURE(tokens);
+  const stream at(test_device());
+  reference::random_integers random(seed);
+  const auto layout = random_layout(random, P, 2 + tokens / P + random.below(3));
+  const std::int64_t slots = layout.pages * P, live = random.one_in(3) ? tokens : random.between(0, tokens);
+  const std::int64_t key_stride = 128 + (random.one_in(3) ? 4 : 16 * random.below(3));
+  std::vector<std::int64_t> loc;
+  for (std::int64_t t = 0; t < tokens; ++t)
+    loc.push_back(t >= live           ? wild_index(random)
+                  : random.one_in(8)  ? -1 - random.below(3)
+                  : random.one_in(20) ? slots + random.below(5)
+                                      : (t * 7 + static_cast<std::int64_t>(seed % 1000)) % slots);
+  const auto bytes = random_bytes(random, tokens * key_stride);
+  std::vector<std::uint8_t> keys;
+  std::vector<std::uint32_t> scales;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    keys.insert(keys.end(), bytes.begin() + t * key_stride, bytes.begin() + t * key_stride + 128);
+    scales.push_back(static_cast<std::uint32_t>(random.below(std::int64_t{1} << 32)));
+  }
+  const device_vector<std::uint8_t> device_keys(at, bytes);
+  const device_vector<std::uint32_t> device_scales(at, scales);
+  const device_vector<std::int32_t> live_tokens(at, {static_cast<std::int32_t>(live)}),
+      narrow_loc(at, to_int32(loc));
+  const device_vector<std::int64_t> long_loc(at, loc);
+  const output_bytes buffer(at, layout.bytes());
+  const fault_fixture faults(at, static_cast<int>(tokens));
+  set_k_and_s(at, {.live_tokens = live_tokens.data(),
+                   .tokens = static_cast<std::int32_t>(tokens),
+                   .loc = wide_loc ? index_view(long_loc.data()) : index_view(narrow_loc.data()),
+                   .keys = device_keys.data(),
+                   .key_stride = key_stride,
+                   .scales = reinterpret_cast<const float*>(device_scales.data()),
+                   .cache = device_cache(layout, buffer.data()),
+                   .faults = faults.sink()});
+  const auto want = reference::set_k_and_s(layout, live, loc, keys, scales);
+  buffer.expect(want.buffer);
+  std::vector<std::int32_t> status;
+  for (const row_status s : faults.statuses()) status.push_back(static_cast<std::int32_t>(s));
+  expect_faults(status, want.faults);
+  if (!want.faults.empty()) {
+    CHECK(faults.record().op == static_cast<std::int32_t>(op_id::set_k_and_s));
+    CHECK(faults.record().status == static_cast<std::int32_t>(row_status::slot_out_of_range));
+  }
+}
+
+struct gather_options {
+  std::int64_t P = 64;
+  std::int64_t rows = 0;        // 0: 1 to 9
+  std::int64_t most_pages = 4;  // columns of the table
+  bool bad_length = false;
+  bool bad_page = false;
+  bool cut = false;  // less capacity than there are tokens
+  bool page_map = false;
+  bool keys = true, scales = true;
+  bool wide_sums = false;
+};
+
+void compare_get(std::uint64_t seed, const gather_options& options) {
+  CAPTURE(seed);
+  CAPTURE(options.P);
+  const stream at(test_device());
+  reference::random_integers random(seed);
+  const std::int64_t rows = options.rows > 0 ? options.rows : random.between(1, 9);
+  const std::int64_t columns = random.between(1, options.most_pages), stride = columns + random.below(3);
+  const std::int64_t cap = columns * options.P;
+  const auto layout = random_layout(random, options.P, random.between(2, 12));
+
+  reference::index_k_gather in;
+  in.layout = layout;
+  in.n = random.one_in(3) ? rows : random.between(0, rows);
+  std::vector<std::int64_t> length;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t edge = random.between(0, columns) * options.P;
+    const std::int64_t some[] = {
+        0, 1, cap, edge, std::max<std::int64_t>(0, edge - 1), random.between(0, cap)};
+    length.push_back(some[random.below(6)]);
+    const std::int64_t wrong[] = {-1 - random.below(9), cap + 1 + random.below(9), 0x7fffffff};
+    in.len.push_back(r >= in.n                                ? wild_index(random)
+                     : options.bad_length && random.one_in(3) ? wrong[random.below(3)]
+                                                              : length[r]);
+    if (r < in.n) length[r] = std::clamp<std::int64_t>(in.len[r], 0, cap);
+  }
+  // live columns name pages, all others what no one may use
+  std::vector<std::int32_t> table(static_cast<std::size_t>(rows * stride));
+  std::int64_t all = 0;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    all += r < in.n ? length[r] : 0;
+    for (std::int64_t x = 0; x < stride; ++x) {
+      const bool live = r < in.n && x < (length[r] + options.P - 1) / options.P;
+      const bool bad = options.bad_page && random.one_in(4);
+      const std::int64_t page = !live                     ? wild_index(random)
+                                : bad && random.one_in(2) ? -1 - random.below(4)
+                                : bad                     ? layout.pages + random.below(4)
+                                                          : random.below(layout.pages);
+      table[r * stride + x] = static_cast<std::int32_t>(page);
+    }
+  }
+  const auto map = reference::random_page_map(layout.pages, seed);
+  in.table = {rows, columns, [&](std::int64_t r, std::int64_t x) -> std::int64_t {
+                const std::int64_t page = table[r * stride + x];
+                if (!options.page_map || page < 0 || page >= layout.pages) return page;
+                return map.entry(page);
+              }};
+  in.capacity = std::max<std::int64_t>(1, options.cut ? all / 2 : all + random.below(4));
+
+  const auto bytes = random_bytes(random, layout.bytes());
+  const device_vector<std::uint8_t> buffer(at, bytes);
+  const device_vector<std::int32_t> device_table(at, table), lens(at, to_int32(in.len)),
+      live_rows(at, {static_cast<std::int32_t>(in.n)});
+  const device_map page_map(at, map, seed % 2 == 0);
+  const output_bytes keys(at, in.capacity * 128);
+  const device_vector<std::uint32_t> scales(at, in.capacity + 4, 0xdeadbeef);
+  const output_vector<std::int32_t> sums(at, rows + 1);
+  const output_vector<std::int64_t> wide_sums(at, rows + 1);
+  const fault_fixture faults(at, static_cast<int>(rows));
+  get_k_and_s_params p{
+      .lengths = {.live_rows = live_rows.data(),
+                  .rows = static_cast<std::int32_t>(rows),
+                  .seq_lens = lens.data(),
+                  .cap = cap},
+      .page_table = device_table.data(),
+      .page_table_stride = stride,
+      .page_columns = columns,
+      .cache = device_cache(layout, buffer.data()),
+      .cu_seqlens_k = options.wide_sums ? index_sink(wide_sums.data()) : index_sink(sums.data()),
+      .keys = options.keys ? keys.data() : nullptr,
+      .scales = options.scales ? scales.data() : nullptr,
+      .capacity = in.capacity,
+      .faults = faults.sink()};
+  if (options.page_map) p.page_map = page_map.view;
+  get_k_and_s(at, p);
+
+  const auto want = !options.scales ? reference::get_k(in, bytes)
+                    : !options.keys ? reference::get_s(in, bytes)
+                                    : reference::get_k_and_s(in, bytes);
+  keys.expect(want.keys);
+  const auto got = scales.get();
+  CHECK_MESSAGE(check_live(got, want.scales).empty(), check_live(got, want.scales));
+  CHECK_MESSAGE(check_untouched(got, 0xdeadbeef, want.scales).empty(),
+                check_untouched(got, 0xdeadbeef, want.scales));
+  for (std::int64_t r = in.n; r < rows; ++r) length[r] = 0;
+  const auto offsets = reference::fixed_vector("get_k_and_s", "cu_seqlens_k", reference::cumsum0(length));
+  if (options.wide_sums)
+    wide_sums.expect(offsets);
+  else
+    sums.expect(offsets);
+  std::vector<std::int32_t> status;
+  for (const row_status s : faults.statuses()) status.push_back(static_cast<std::int32_t>(s));
+  // a live column's negative page is a fault for kernels and none for the definitions
+  expect_faults(status, want.faults, !options.bad_page);
+  if (options.bad_page && !options.cut)
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(want.scales.state.size()); ++i)
+      if (want.scales.state[i] == reference::cell::open) CHECK(got[i] == 0);  // never what lay elsewhere
+}
+
+/// Parameters that nothing is wrong with, over memory that is not looked at.
+struct plain_params {
+  explicit plain_params(stream_ref at) : numbers(at, 64, 0), bytes(at, 4096, 0) {
+    cache = {.data = bytes.data(), .pages = 2, .page_stride = 528, .page_shift = 2};
+    set = {.live_tokens = numbers.data(),
+           .tokens = 2,
+           .loc = numbers.data(),
+           .keys = bytes.data() + 2048,
+           .scales = reinterpret_cast<const float*>(numbers.data()),
+           .cache = cache};
+    get = {.lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 8},
+           .page_table = numbers.data(),
+           .page_table_stride = 2,
+           .page_columns = 2,
+           .cache = cache,
+           .keys = bytes.data() + 2048,
+           .capacity = 4};
+  }
+  device_vector<std::int32_t> numbers;
+  device_vector<std::uint8_t> bytes;
+  index_k_cache cache;
+  set_k_and_s_params set;
+  get_k_and_s_params get;
+};
+
+}  // namespace
+
+TEST_CASE("sparse: index-K store puts keys and scales where their slots say, at every page size") {
+  for (int i = 0; i < test_rounds(44); ++i)
+    compare_set(test_seed() + i, std::int64_t{1} << (i % 11), 1 + (i * 13) % 70, i % 2 == 0);
+  compare_set(test_seed() + 50, 64, 3000, false);
+}
+
+TEST_CASE("sparse: index-K gather of random ragged batches equals the definitions, at every page size") {
+  for (int i = 0; i < test_rounds(44); ++i)
+    compare_get(test_seed() + 100 + i, {.P = std::int64_t{1} << (i % 11),
+                                        .page_map = i % 4 == 1,
+                                        .keys = i % 3 != 1,
+                                        .scales = i % 3 != 2,
+                                        .wide_sums = i % 2 == 0});
+  // one part, several, and more of them than blocks are launched
+  for (const std::int64_t pages : {1, 5, 40})
+    compare_get(test_seed() + 200 + pages, {.P = 64, .rows = 7, .most_pages = test_small() ? 5 : pages});
+}
+
+TEST_CASE("sparse: index-K gather of more rows than a block has threads") {
+  compare_get(test_seed() + 300, {.P = 4, .rows = 300});
+  compare_get(test_seed() + 301, {.P = 1, .rows = 700, .cut = true});
+}
+
+TEST_CASE("sparse: index-K gather clamps and reports lengths, pages and capacity") {
+  for (int i = 0; i < test_rounds(36); ++i)
+    compare_get(test_seed() + 400 + i, {.P = i % 2 ? 64 : 2,
+                                        .bad_length = i % 3 == 0,
+                                        .bad_page = i % 3 == 1,
+                                        .cut = i % 3 == 2 || i % 5 == 0,
+                                        .page_map = i % 6 == 1});
+}
+
+TEST_CASE("sparse: index-K store and gather refuse by name what the host can see") {
+  const stream at(test_device());
+  plain_params plain(at);
+  const auto set_refused = [&](const char* why) {
+    CHECK_THROWS_WITH_AS(set_k_and_s(at, plain.set), doctest::Contains(why), invalid_argument);
+  };
+  const auto get_refused = [&](const char* why) {
+    CHECK_THROWS_WITH_AS(get_k_and_s(at, plain.get), doctest::Contains(why), invalid_argument);
+  };
+  CHECK_NOTHROW(get_k_and_s(at, plain.get));
+  CHECK_NOTHROW(set_k_and_s(at, plain.set));
+  SUBCASE("keys that are not fp8") {
+    plain.set.cache.key_element_bytes = plain.get.cache.key_element_bytes = 2;
+    set_refused("keys must be of 1 byte (fp8), got 2");
+    get_refused("keys must be of 1 byte (fp8), got 2");
+  }
+  SUBCASE("scales that are not fp32") {
+    plain.set.cache.scale_element_bytes = 2;
+    set_refused("scales must be of 4 bytes (fp32), got 2");
+  }
+  SUBCASE("a short page stride") {
+    plain.set.cache.page_stride = plain.get.cache.page_stride = 524;
+    set_refused("page_stride 524 is less than a page's 528");
+    get_refused("page_stride 524 is less than a page's 528");
+  }
+  SUBCASE("an odd page stride") {
+    plain.get.cache.page_stride = 530;
+    get_refused("page_stride must be a multiple of 4, got 530");
+  }
+  SUBCASE("a page size that is not supported") {
+    plain.get.cache.page_shift = 11;
+    get_refused("the page size must be a power of two from 1 to 1024, got 2^11");
+  }
+  SUBCASE("a narrow page table") {
+    plain.get.lengths.cap = 9;
+    get_refused("lengths.cap 9 is over the page table's 8 tokens");
+  }
+  SUBCASE("a table stride below its columns") {
+    plain.get.page_table_stride = 1;
+    get_refused("page_table_stride 1 is less than its 2 columns");
+  }
+  SUBCASE("sums that int32 cannot hold") {
+    plain.get.page_columns = plain.get.page_table_stride = std::int64_t{1} << 29;
+    plain.get.lengths.cap = INT32_MAX;
+    plain.get.cu_seqlens_k = plain.numbers.data();
+    get_refused("offer int64");
+  }
+  SUBCASE("nothing to write") {
+    plain.get.keys = nullptr;
+    get_refused("keys and scales are both null");
+  }
+  SUBCASE("keys not aligned") {
+    plain.get.keys += 4;
+    get_refused("keys is not aligned to 16 bytes");
+  }
+  SUBCASE("a short key stride") {
+    plain.set.key_stride = 124;
+    set_refused("key_stride must be a multiple of 4 and at least 128 bytes, got 124");
+  }
+}
