@@ -53,10 +53,10 @@ def random_cases(get, call, seed, only):
     uniform = lambda b, n: [n] * b.live
     every = {}
     for page in (1, 16, 64):
-        every[f"decode {page}"] = lambda page=page: metadata.decode(get, call, batch(page))
-        every[f"decode slots {page}"] = lambda page=page: metadata.decode(get, call, batch(page), window="slots")
+        every[f"decode {page}"] = lambda page=page: metadata.decode(get, call, batch(page, least=0))
+        every[f"decode slots {page}"] = lambda page=page: metadata.decode(get, call, batch(page, least=0), window="slots")
         every[f"draft-extend {page}"] = lambda page=page: with_counts(metadata.draft_extend, page)
-        every[f"kv indices {page}"] = lambda page=page: tables.kv_indices(get, call, batch(page), page_granular=page > 1)
+        every[f"kv indices {page}"] = lambda page=page: tables.kv_indices(get, call, batch(page, least=0), page_granular=page > 1)
     every["decode int32"] = lambda: metadata.decode(get, call, batch(64, wide=False))
     every["decode pages"] = lambda: metadata.decode(get, call, batch(64), window="pages", page_map=True)
 
@@ -73,11 +73,11 @@ def random_cases(get, call, seed, only):
         return metadata.dsa(get, call, b, "verify", uniform(b, 4), 512, **more)
 
     def dsa_decode(**more):
-        b = batch(64)
+        b = batch(64, least=0)
         return metadata.dsa(get, call, b, "decode", uniform(b, 1), 512, **more)
 
     def sliced():
-        b = batch()
+        b = batch(least=0)
         return tables.kv_indices(get, call, b, starts=[source.randint(0, length) for length in b.lengths])
 
     def drafts(page):
