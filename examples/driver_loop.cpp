@@ -1,6 +1,6 @@
 // A driver loop on stepgraph: loads a small Llama model, captures its steps once per bucket at the maximum
-// context width, and lets it answer prompts from replays alone. What an engine does around stepgraph is in
-// `answer`; the rest is options and printing.
+// context width, and lets it answer prompts from replays alone, with drafts if asked for. What an engine does
+// around stepgraph is in `make_executor` and `answer`; the rest is options and printing.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -10,16 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "examples/live_view.hpp"
 #include "examples/llama/chat_template.hpp"
+#include "examples/llama/draft_head.hpp"
 #include "examples/llama/gguf.hpp"
 #include "examples/llama/llama_model.hpp"
 #include "examples/llama/load_weights.hpp"
-#include "examples/llama/scheduler.hpp"
 #include "examples/llama/tokenizer.hpp"
+#include "examples/loop_report.hpp"
 #include "examples/progress_bar.hpp"
 #include "graphs/error.hpp"
-#include "runtime/prompt_lookup.hpp"
-#include "runtime/step_executor.hpp"
 
 namespace {
 
@@ -39,6 +39,16 @@ struct options {
   bool poison = false;
   std::string dot;
   int lookup = 0;
+  int branches = 1;
+  std::string draft;
+  int draft_length = 4;
+  bool adaptive = false;
+  bool wait = false;
+  bool no_times = false;
+  sampling_settings sampling{};
+
+  bool drafts() const { return lookup > 0 || !draft.empty(); }
+  int most_drafts() const { return lookup > 0 ? lookup : draft.empty() ? 0 : draft_length; }
 };
 
 double seconds_since(clock_type::time_point start) {
@@ -50,75 +60,46 @@ device choose_device(const std::string& where) {
   return where == "cuda" ? device::cuda() : device::best();
 }
 
-void report_captures(const step_executor& executor, double seconds) {
-  const auto captures = executor.captures();
-  std::size_t nodes = 0, bytes = 0;
-  for (const capture_report& each : captures) {
-    nodes += each.nodes;
-    bytes += each.device_bytes;
-  }
-  std::fprintf(stderr, "captured %zu steps, %zu nodes in all, in %.2f s", captures.size(), nodes, seconds);
-  if (bytes > 0) std::fprintf(stderr, ", %.1f MB taken by the driver", double(bytes) / 1e6);
-  std::fprintf(stderr, "\n\n");
-}
-
-void report(const step_executor& executor, const llama::scheduler& loop, std::size_t generated,
-            double prompt_seconds, double decode_seconds) {
-  if (const llama::draft_statistics& drafts = loop.drafts(); drafts.rounds > 0) {
-    std::fprintf(stderr, "\n%llu of %llu drafts accepted in %llu rounds; rounds by accepted drafts:",
-                 static_cast<unsigned long long>(drafts.accepted),
-                 static_cast<unsigned long long>(drafts.drafted),
-                 static_cast<unsigned long long>(drafts.rounds));
-    for (const std::uint64_t count : drafts.rounds_by_accepted)
-      std::fprintf(stderr, " %llu", static_cast<unsigned long long>(count));
-  }
-  const bucket_statistics total = executor.statistics().total();
-  std::fprintf(stderr, "\n%llu prompt tokens in %.2f s; %zu tokens in %.2f s, %.1f tokens/s\n",
-               static_cast<unsigned long long>(loop.prompt_tokens()), prompt_seconds, generated,
-               decode_seconds, decode_seconds > 0 ? double(generated) / decode_seconds : 0.0);
-  if (total.replays == 0) {
-    std::fprintf(stderr, "%llu eager steps, no replays\n",
-                 static_cast<unsigned long long>(executor.statistics().eager_steps));
-    return;
-  }
-  std::size_t nodes = 0;
-  for (const capture_report& each : executor.captures())
-    if (each.key.kind == step_kind::decode) nodes = each.nodes;
-  std::fprintf(stderr, "%zu captures, %llu replays, %zu nodes a decode step\n", executor.captures().size(),
-               static_cast<unsigned long long>(total.replays), nodes);
-  std::fprintf(stderr,
-               "pages: %llu live of %llu captured, %.1f %% of what capture at full width would touch\n",
-               static_cast<unsigned long long>(total.live_pages),
-               static_cast<unsigned long long>(total.captured_pages),
-               100.0 * double(total.live_pages) / double(total.captured_pages));
-}
-
 /// Every prompt as tokens, in the model's chat format. Throws if one leaves no room for an answer.
-std::vector<llama::conversation> encode_prompts(const options& wanted, const llama::chat_template& chat) {
-  std::vector<llama::conversation> talks;
+std::vector<std::vector<std::int32_t>> encode_prompts(const options& wanted,
+                                                      const llama::chat_template& chat) {
+  std::vector<std::vector<std::int32_t>> prompts;
   for (const std::string& prompt : wanted.prompts) {
     std::vector<llama::chat_message> messages;
     if (!wanted.system.empty()) messages.push_back({"system", wanted.system});
     messages.push_back({"user", prompt});
-    talks.push_back({.prompt = chat.encode(messages, true), .max_tokens = wanted.max_tokens});
-    STEPGRAPH_EXPECTS(std::ssize(talks.back().prompt) < wanted.context, "prompt ", talks.size(), " has ",
-                      talks.back().prompt.size(), " tokens and leaves no room for an answer in --context ",
+    prompts.push_back(chat.encode(messages, true));
+    STEPGRAPH_EXPECTS(std::ssize(prompts.back()) < wanted.context, "prompt ", prompts.size(), " has ",
+                      prompts.back().size(), " tokens and leaves no room for an answer in --context ",
                       wanted.context);
   }
-  return talks;
+  return prompts;
 }
 
-step_executor make_executor(const options& wanted, const llama::llama_model& model) {
-  const int rows = static_cast<int>(wanted.prompts.size());
+step_executor make_executor(const options& wanted, const llama::llama_model& model,
+                            const llama::draft_model* draft, std::int32_t end_of_turn) {
+  const int rows = static_cast<int>(wanted.prompts.size()), most = wanted.most_drafts();
+  const bool sampled = !is_greedy(wanted.sampling), trees = wanted.lookup > 0 && wanted.branches > 1;
   const step_limits limits{.max_rows = rows,
-                           .max_step_tokens = std::max(wanted.step_tokens, rows * (wanted.lookup + 1)),
-                           .max_draft_tokens = wanted.lookup,
+                           .max_step_tokens = std::max(wanted.step_tokens, rows * (most + 1)),
+                           .max_draft_tokens = most,
                            .max_requests = rows,
                            .max_context = wanted.context,
                            .page_size = wanted.page_size,
-                           .vocab_size = model.config().vocab_size};
-  step_executor executor(model.where(), limits, model.layout(), model.steps(wanted.lookup > 0),
-                         {.poison = wanted.poison});
+                           .vocab_size = model.config().vocab_size,
+                           .hidden_size = draft ? model.config().hidden_size : 0};
+  std::vector<step_definition> steps =
+      model.steps(llama::step_choice{.verify = most > 0, .sampled = sampled, .trees = trees});
+  executor_options how{.poison = wanted.poison,
+                       .finish = finish_options{{end_of_turn}},
+                       .timing = wanted.no_times ? step_timing::off : step_timing::steps};
+  if (draft) {
+    how.draft = draft->shape();
+    if (!wanted.adaptive) how.draft_lengths = {most};
+    for (step_definition& step : draft->steps())
+      if (sampled || !step.sampled) steps.push_back(std::move(step));
+  }
+  step_executor executor(model.where(), limits, model.layout(), std::move(steps), std::move(how));
   if (!wanted.eager) {
     const auto start = clock_type::now();
     progress_bar bar("capture");
@@ -134,14 +115,45 @@ step_executor make_executor(const options& wanted, const llama::llama_model& mod
   return executor;
 }
 
-llama::scheduler_options scheduling(const options& wanted, std::int32_t end_of_turn) {
-  llama::scheduler_options how{.end_of_turn = end_of_turn,
-                               .mode = wanted.eager ? llama::step_mode::eager : llama::step_mode::replay};
-  if (wanted.lookup > 0)
-    how.draft = [](std::span<const std::int32_t> history, std::span<std::int32_t> drafts) {
-      return prompt_lookup(history, drafts);
-    };
-  return how;
+speculative_options loop_options(const options& wanted) {
+  return {.drafts = wanted.lookup > 0      ? draft_source::prompt_lookup(wanted.branches)
+                    : wanted.draft.empty() ? draft_source::none()
+                                           : draft_source::model(),
+          .draft_length = wanted.most_drafts(),
+          .adaptive = wanted.adaptive,
+          .run_ahead = !wanted.wait,
+          .eager = wanted.eager};
+}
+
+/// One text as it comes.
+struct answer_text {
+  std::vector<std::int32_t> tokens{};
+  std::string words{};
+  generation_end end{};
+};
+
+/// Answers all prompts by one loop.
+loop_run run_loop(speculative_loop& loop, const options& wanted,
+                  const std::vector<std::vector<std::int32_t>>& prompts, std::vector<answer_text>& answers,
+                  const std::function<void(std::size_t, std::int32_t)>& on_token) {
+  loop_run run;
+  const auto start = clock_type::now();
+  for (std::size_t i = 0; i < prompts.size(); ++i)
+    loop.submit({.prompt = prompts[i],
+                 .max_tokens = wanted.max_tokens,
+                 .sampling = wanted.sampling,
+                 .on_token =
+                     [&, i](std::int32_t token) {
+                       if (run.first_token == 0) run.first_token = seconds_since(start);
+                       if (!answers[i].tokens.empty()) ++run.after_first;
+                       answers[i].tokens.push_back(token);
+                       ++run.tokens;
+                       if (on_token) on_token(i, token);
+                     },
+                 .on_end = [&, i](const generation_end& end) { answers[i].end = end; }});
+  loop.run();
+  run.seconds = seconds_since(start);
+  return run;
 }
 
 /// Answers every prompt; true if none failed.
@@ -153,54 +165,93 @@ bool answer(const options& wanted) {
   const llama::llama_config config = llama::read_llama_config(file);
   STEPGRAPH_EXPECTS(wanted.context <= config.max_context, "--context ", wanted.context,
                     " is over the model's ", config.max_context);
-  std::vector<llama::conversation> talks = encode_prompts(wanted, chat);
-  const auto model = llama::make_llama(where, llama::load_llama_weights(file));
+  const auto prompts = encode_prompts(wanted, chat);
+  const llama::llama_weights weights = llama::load_llama_weights(file);
+  const auto model = llama::make_llama(where, weights);
+  std::unique_ptr<llama::draft_model> draft;
+  if (!wanted.draft.empty())
+    draft =
+        llama::make_draft_head(where, llama::load_draft_head(std::filesystem::path(wanted.draft), weights));
   std::fprintf(stderr, "%s: %d layers, %d tokens, on %s\n",
                wanted.model.substr(wanted.model.rfind('/') + 1).c_str(), config.layers, config.vocab_size,
                where.name().c_str());
-  step_executor executor = make_executor(wanted, *model);
+  step_executor executor = make_executor(wanted, *model, draft.get(), chat.end_of_turn());
 
-  const std::size_t rows = talks.size();
-  std::vector<std::string> answers(rows);
+  const std::size_t rows = prompts.size();
+  std::vector<answer_text> answers(rows);
   std::vector<llama::stream_decoder> decoders(rows, llama::stream_decoder(words));
-  llama::scheduler loop(executor, scheduling(wanted, chat.end_of_turn()));
-  for (std::size_t i = 0; i < rows; ++i) {
-    talks[i].on_token = [&, i](std::int32_t token) {
-      const std::string text = decoders[i].push(token);
-      answers[i] += text;
-      if (rows == 1) std::cout << text << std::flush;
-    };
-    loop.add(talks[i]);
-  }
+  live_view view(rows);
+  speculative_loop loop(executor, loop_options(wanted));
+  const loop_run run = run_loop(loop, wanted, prompts, answers, [&](std::size_t i, std::int32_t token) {
+    if (token == chat.end_of_turn()) return;
+    const std::string text = decoders[i].push(token);
+    answers[i].words += text;
+    if (rows == 1) std::cout << text << std::flush;
+    view.add(i, text);
+  });
+  view.finish();
 
-  const auto start = clock_type::now();
-  double first_token = 0;
-  while (loop.step()) {
-    const bool any = std::ranges::any_of(talks, [](const auto& talk) { return !talk.generated.empty(); });
-    if (first_token == 0 && any) first_token = seconds_since(start);
-  }
-  const double all = seconds_since(start);
-
-  std::size_t generated = 0;
   bool failed = false;
   for (std::size_t i = 0; i < rows; ++i) {
-    answers[i] += decoders[i].finish();
-    if (rows > 1) std::cout << "[" << i + 1 << "] " << wanted.prompts[i] << "\n" << answers[i] << "\n\n";
-    generated += talks[i].generated.size();
-    failed = failed || talks[i].stopped == llama::stop_reason::failed;
-    if (talks[i].stopped == llama::stop_reason::failed)
-      std::fprintf(stderr, "prompt %zu failed: %s\n", i + 1, to_string(talks[i].status));
-    else if (talks[i].stopped != llama::stop_reason::end_of_turn)
-      std::fprintf(stderr, "\n(prompt %zu stopped by its %s)", i + 1, llama::to_string(talks[i].stopped));
+    answers[i].words += decoders[i].finish();
+    if (rows > 1)
+      std::cout << "[" << i + 1 << "] " << wanted.prompts[i] << "\n" << answers[i].words << "\n\n";
+    const generation_end& end = answers[i].end;
+    failed = failed || end.reason == finish_reason::fault;
+    if (end.reason == finish_reason::fault)
+      std::fprintf(stderr, "prompt %zu failed: %s\n", i + 1, to_string(end.status));
+    else if (end.reason != finish_reason::end_of_sequence)
+      std::fprintf(stderr, "\n(prompt %zu stopped by its %s)", i + 1, to_string(end.reason));
   }
   std::cout << std::endl;
   if (const auto fault = executor.fault())
     std::fprintf(stderr, "first fault: %s in %s, row %d, value %lld\n",
                  to_string(static_cast<row_status>(fault->status)), to_string(static_cast<op_id>(fault->op)),
                  fault->row, static_cast<long long>(fault->value));
-  // the first token of each conversation came with its prompt
-  report(executor, loop, generated, first_token, all - first_token);
+  report_run(executor, loop.statistics(), run);
+  if (!wanted.drafts()) return !failed;
+
+  // the same prompts once more, a token a round
+  std::vector<answer_text> plain(rows);
+  speculative_loop without(executor, {.run_ahead = !wanted.wait, .eager = wanted.eager});
+  const loop_run plain_run = run_loop(without, wanted, prompts, plain, {});
+  bool same = true;
+  for (std::size_t i = 0; i < rows; ++i) same = same && plain[i].tokens == answers[i].tokens;
+  report_comparison(run, plain_run, same);
   return !failed;
+}
+
+void add_draft_options(CLI::App& app, options& wanted) {
+  auto* const lookup =
+      app.add_option("--lookup", wanted.lookup, "draft up to so many tokens by looking the text up in itself")
+          ->check(CLI::Range(0, 63))
+          ->capture_default_str();
+  app.add_option("--branches", wanted.branches, "continuations that --lookup proposes, as a tree")
+      ->check(CLI::Range(1, 63))
+      ->capture_default_str();
+  app.add_option("--draft", wanted.draft, "file of a draft head for the model")->excludes(lookup);
+  app.add_option("--draft-length", wanted.draft_length, "tokens that --draft drafts a round, at most")
+      ->check(CLI::Range(1, 63))
+      ->capture_default_str();
+  app.add_flag("--adaptive", wanted.adaptive, "let each round's drafts follow what was measured");
+  app.add_flag("--wait", wanted.wait, "wait for each round instead of launching the next while it runs");
+}
+
+void add_sampling_options(CLI::App& app, options& wanted) {
+  sampling_settings& sampling = wanted.sampling;
+  app.add_option("--temperature", sampling.temperature, "0: greedy")
+      ->check(CLI::Range(0.0f, 100.0f))
+      ->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "draw among the most probable k; 0: all")->capture_default_str();
+  app.add_option("--top-p", sampling.top_p, "draw among the most probable of this sum; 1: all")
+      ->check(CLI::Range(0.0f, 1.0f))
+      ->capture_default_str();
+  app.add_option("--min-p", sampling.min_p,
+                 "drop what is less probable than this share of the largest; 0: none")
+      ->check(CLI::Range(0.0f, 1.0f))
+      ->capture_default_str();
+  app.add_option("--seed", sampling.seed, "of the draws: the same seed, the same text")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -228,12 +279,11 @@ int main(int argc, char** argv) {
   app.add_option("--step-tokens", wanted.step_tokens, "tokens of prompt in one step, at most")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
+  add_draft_options(app, wanted);
+  add_sampling_options(app, wanted);
   app.add_flag("--eager", wanted.eager, "run the same steps without graphs");
   app.add_flag("--poison", wanted.poison, "fill everything undefined with wild values before each step");
-  app.add_option("--lookup", wanted.lookup,
-                 "draft up to so many tokens by looking the text up in itself; 0: plain decoding")
-      ->check(CLI::Range(0, 63))
-      ->capture_default_str();
+  app.add_flag("--no-times", wanted.no_times, "leave out the nodes that read the device's clock");
   app.add_option("--dot", wanted.dot, "write the decode step's graph there, in Graphviz's language");
   CLI11_PARSE(app, argc, argv);
   try {

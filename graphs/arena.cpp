@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graphs/error.hpp"
+#include "graphs/guard_off.hpp"
 
 namespace stepgraph {
 namespace {
@@ -31,15 +32,26 @@ std::size_t arena_plan::add_bytes(std::string name, std::size_t count, std::size
   return offset;
 }
 
-arena::arena(arena_plan plan, memory_resource& from, std::size_t budget)
-    : carvings_(plan.carvings().begin(), plan.carvings().end()) {
+void arena_plan::append(const arena_plan& other) {
+  for (const carving_info& each : other.carvings_)
+    carvings_.push_back({each.name, bytes_ + each.offset, each.bytes});
+  bytes_ += other.bytes_;
+}
+
+void require_memory(const arena_plan& plan, const memory_resource& from, std::size_t budget) {
   const std::size_t needed = plan.bytes();
-  const std::size_t there = std::min(budget, from.available());
+  const std::size_t there =
+      std::min(guard_off("memory-budget") ? arena::no_budget : budget, from.available());
   if (needed > there)
     throw out_of_memory(message("arena: ", needed, " bytes needed, ", there,
-                                " there; largest carvings: ", largest_carvings(carvings_)),
+                                " there; largest carvings: ", largest_carvings(plan.carvings())),
                         needed, there);
-  block_ = buffer(from, needed);
+}
+
+arena::arena(arena_plan plan, memory_resource& from, std::size_t budget)
+    : carvings_(plan.carvings().begin(), plan.carvings().end()) {
+  require_memory(plan, from, budget);
+  block_ = buffer(from, plan.bytes());
 }
 
 }  // namespace stepgraph

@@ -33,6 +33,9 @@ class arena_plan {
     return {add_bytes(std::move(name), count, sizeof(T)), count};
   }
 
+  /// Adds what `other` has, behind it: several blocks' need in one.
+  void append(const arena_plan& other);
+
   std::size_t bytes() const noexcept { return bytes_; }
   std::span<const carving_info> carvings() const noexcept { return carvings_; }
 
@@ -42,6 +45,10 @@ class arena_plan {
   std::size_t bytes_ = 0;
 };
 
+/// Throws `out_of_memory` with the bytes needed, the bytes there and the largest carvings if the plan does not
+/// fit in `budget` and in what `from` has.
+void require_memory(const arena_plan& plan, const memory_resource& from, std::size_t budget);
+
 /// Allocates a plan once, from one resource. Move-only; views stay valid as long as it lives.
 class arena {
  public:
@@ -49,8 +56,7 @@ class arena {
 
   arena() noexcept = default;
 
-  /// Throws `out_of_memory` with the bytes needed, the bytes there and the largest carvings if the plan does
-  /// not fit in `budget`; then nothing has been allocated.
+  /// Throws as `require_memory` does; then nothing has been allocated.
   arena(arena_plan plan, memory_resource& from, std::size_t budget = no_budget);
 
   template <class T>

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "graphs/guard_off.hpp"
+
 #if defined(__CUDACC__)
 #define STEPGRAPH_HD __host__ __device__ __forceinline__
 #else

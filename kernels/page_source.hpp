@@ -49,7 +49,10 @@ struct page_source {
   }
 
   /// Line of `request`, which must be in range.
-  STEPGRAPH_HD const std::int32_t* line(std::int64_t request) const { return table + request * row_stride; }
+  STEPGRAPH_HD const std::int32_t* line(std::int64_t request) const {
+    const std::int64_t offset = request * row_stride;
+    return table + (guard_off("wrap-32") ? static_cast<std::int32_t>(offset) : offset);
+  }
 
   /// Shift between columns of pages and columns of the table.
   STEPGRAPH_HD int column_shift() const { return page_granular ? 0 : page_shift; }

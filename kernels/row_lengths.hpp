@@ -69,15 +69,17 @@ struct row_lengths {
   STEPGRAPH_HD std::int64_t length(int row) const {
     const std::int32_t n = *live_rows;
     const std::int64_t value = raw(row);
-    const std::int64_t kept = value < 0 ? 0 : value > cap ? cap : value;
-    return row < n && row < rows ? kept : 0;
+    const std::int64_t low = value < 0 && !guard_off("negative-length") ? 0 : value;
+    const std::int64_t kept = low > cap ? cap : low;
+    return (row < n || guard_off("pad-zero")) && row < rows ? kept : 0;
   }
 
   /// The same, reporting a length that had to be clamped.
   STEPGRAPH_HD std::int64_t length_reported(int row, const fault_sink& faults, op_id op) const {
     const std::int32_t n = *live_rows;
     const std::int64_t value = raw(row);
-    if (row >= n || row >= rows) return 0;
+    if ((row >= n && !guard_off("pad-zero")) || row >= rows) return 0;
+    if (value < 0 && guard_off("negative-length")) return value;
     return clamp_reported(value, 0, cap, faults, op, row, row_status::length_clamped);
   }
 };

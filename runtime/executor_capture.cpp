@@ -2,8 +2,6 @@
 #include <chrono>
 
 #include "graphs/nvtx.hpp"
-#include "kernels/metadata/decode_metadata.hpp"
-#include "kernels/step/step_prologue.hpp"
 #include "runtime/executor_state.hpp"
 
 namespace stepgraph {
@@ -25,6 +23,7 @@ std::vector<int> step_executor::state::token_sizes(step_kind kind, int rows) con
   std::vector<int> sizes;
   for (const int tokens : token_buckets.sizes()) {
     if (tokens < rows) continue;
+    if (tokens >= most && guard_off("coverage")) break;
     sizes.push_back(tokens);
     if (tokens >= most) break;
   }
@@ -32,113 +31,23 @@ std::vector<int> step_executor::state::token_sizes(step_kind kind, int rows) con
   return sizes;
 }
 
+/// Draft decodes in one graph that a step is captured for.
+std::vector<int> step_executor::state::step_counts(step_kind kind) const {
+  if (kind != step_kind::draft_decode) return {1};
+  std::vector<int> counts;
+  for (int length = 2; length <= limits.max_draft_tokens; ++length)
+    if (options.draft_lengths.empty() || std::ranges::count(options.draft_lengths, length) > 0)
+      counts.push_back(length - 1);
+  return counts;
+}
+
 step_key step_executor::state::key_for(step_kind kind, int rows, int tokens, int variant) const {
+  if (guard_off("key")) variant = 0;
   const int bucket = row_buckets.bucket_for(std::max(rows, 1));
   const int wanted = std::max(tokens, bucket);
-  if (!is_ragged(kind) || wanted > token_buckets.largest()) return {kind, bucket, bucket, variant};
-  return {kind, bucket, token_buckets.bucket_for(wanted), variant};
-}
-
-step_context step_executor::state::context(const step_key& key) {
-  return {.key = key,
-          .stream = stream,
-          .live_rows = buffers.live_rows,
-          .requests = buffers.requests,
-          .query_counts = buffers.query_counts,
-          .cache_seqlens = buffers.cache_seqlens,
-          .cu_seqlens_q = buffers.cu_seqlens_q,
-          .cu_seqlens_k = buffers.cu_seqlens_k,
-          .last_row = buffers.last_row,
-          .token_ids = buffers.token_ids,
-          .positions = buffers.positions,
-          .row_of = buffers.row_of,
-          .causal_length = buffers.causal_length,
-          .out_cache_loc = buffers.out_cache_loc,
-          .page_table = buffers.page_table,
-          .page_table_stride = buffers.page_table_stride,
-          .page_columns = buffers.page_columns,
-          .page_shift = page_shift,
-          .kv = &buffers.kv,
-          .accepted = buffers.accepted,
-          .next_token = buffers.next_token,
-          .scratch = buffers.scratch,
-          .faults = sink()};
-}
-
-/// One whole step: prologue, metadata, the embedder's body, epilogue. Captured or eager, the same calls.
-void step_executor::state::enqueue(const step_key& key, const step_definition& step) {
-  const bool accepts = key.kind == step_kind::target_verify;
-  const detail::staging_layout layout{key.rows, key.tokens};
-  const auto staged = [&](std::size_t offset) {
-    return reinterpret_cast<const std::int32_t*>(buffers.staging + offset);
-  };
-  const auto* const header = reinterpret_cast<const staged_header*>(buffers.staging);
-  // len = tokens before the step + E
-  const row_lengths lengths{.live_rows = buffers.live_rows,
-                            .rows = key.rows,
-                            .seq_lens = buffers.seq_lens,
-                            .delta_by_row = buffers.query_counts,
-                            .cap = limits.max_context};
-  step_prologue(stream,
-                {.header = header,
-                 .staged_requests = staged(layout.requests()),
-                 .staged_query_counts = staged(layout.query_counts()),
-                 .staged_lengths = staged(layout.lengths()),
-                 .staged_tokens = staged(layout.token_ids()),
-                 .patches = reinterpret_cast<const page_patch*>(buffers.staging + layout.patches()),
-                 .max_patches = options.requests ? 0 : layout.max_patches(),
-                 .state = buffers.state,
-                 .vocab_size = limits.vocab_size,
-                 .live_rows = buffers.live_rows,
-                 .requests = buffers.requests,
-                 .query_counts = buffers.query_counts,
-                 .seq_lens = buffers.seq_lens,
-                 .row_status = buffers.row_status,
-                 .token_ids = buffers.token_ids,
-                 .inputs = {.lengths = lengths,
-                            .query_counts = buffers.query_counts,
-                            .max_query_count = accepts               ? limits.max_draft_tokens + 1
-                                               : is_ragged(key.kind) ? key.tokens
-                                                                     : 1,
-                            .tokens = key.tokens,
-                            .requests = buffers.requests,
-                            .source = source,
-                            .skip = 0,  // a body's kernels store through every slot: the sink takes it
-                            .cu_seqlens_q = buffers.cu_seqlens_q,
-                            .last_row = buffers.last_row,
-                            .row_of = buffers.row_of,
-                            .position = buffers.positions,
-                            .causal_length = buffers.causal_length,
-                            .out_cache_loc = buffers.out_cache_loc,
-                            .faults = sink()}});
-  decode_metadata(stream, {.lengths = lengths,
-                           .requests = buffers.requests,
-                           .source = source,
-                           .skip = -1,
-                           .cache_seqlens = buffers.cache_seqlens,
-                           .cu_seqlens_k = buffers.cu_seqlens_k,
-                           .page_table = buffers.page_table,
-                           .page_table_stride = buffers.page_table_stride,
-                           .page_columns = buffers.page_columns,
-                           .faults = sink()});
-  step.body(context(key));
-  step_epilogue(stream, {.header = header,
-                         .live_rows = buffers.live_rows,
-                         .rows = key.rows,
-                         .requests = buffers.requests,
-                         .query_counts = buffers.query_counts,
-                         .cache_seqlens = buffers.cache_seqlens,
-                         .next_token = buffers.next_token,
-                         .row_status = buffers.row_status,
-                         .emit_count = accepts ? buffers.accepted.emit_count : nullptr,
-                         .cache_advance = accepts ? buffers.accepted.cache_advance : nullptr,
-                         .emit_tokens = accepts ? buffers.accepted.emit_tokens : nullptr,
-                         .emit_stride = buffers.accepted.stride,
-                         .state = buffers.state,
-                         .results = results.data(),
-                         .result_tokens = result_tokens.data(),
-                         .result_slots = limits.in_flight,
-                         .ring_rows = row_buckets.largest()});
+  if (!is_ragged(kind) || wanted > token_buckets.largest())
+    return {.kind = kind, .rows = bucket, .tokens = bucket, .variant = variant};
+  return {.kind = kind, .rows = bucket, .tokens = token_buckets.bucket_for(wanted), .variant = variant};
 }
 
 void step_executor::state::capture_one(const step_key& key, const step_definition& step) {
@@ -146,7 +55,10 @@ void step_executor::state::capture_one(const step_key& key, const step_definitio
   detail::refuse_in_capture("another capture");
   try {
     // once eagerly, with nothing live: libraries load and handles are made outside the capture
-    stream.fill(buffers.staging, 0, detail::staging_layout{key.rows, key.tokens}.bytes());
+    stream.fill(buffers.staging, guard_off("nan-warm-up") ? 1 : 0,
+                detail::staging_layout{key.rows, key.tokens, step.tree}.bytes());
+    // note: what follows a target step takes its rows, and there may have been none yet
+    stream.fill(buffers.live_rows, 0, sizeof(std::int32_t));
     enqueue(key, step);
     stream.synchronize();
     const auto start = std::chrono::steady_clock::now();
@@ -172,7 +84,8 @@ void step_executor::dot(step_kind kind, int rows, int tokens, int variant, std::
   const one_thread guard(state_->busy);
   state& s = *state_;
   const step_definition& step = s.definition(kind, variant);
-  const step_key key = s.key_for(kind, rows, tokens, variant);
+  step_key key = s.key_for(kind, rows, tokens, variant);
+  key.steps = s.step_counts(kind).empty() ? 1 : s.step_counts(kind).back();
   stepgraph::capture(s.stream, [&](stream_ref) { s.enqueue(key, step); }).dot(out);
 }
 
@@ -183,7 +96,8 @@ std::span<const capture_report> step_executor::capture(const std::function<void(
   for (const step_definition& step : s.steps)
     for (const int rows : s.row_buckets.sizes())
       for (const int tokens : s.token_sizes(step.kind, rows))
-        wanted.emplace_back(step_key{step.kind, rows, tokens, step.variant}, &step);
+        for (const int steps : s.step_counts(step.kind))
+          wanted.emplace_back(step_key{step.kind, rows, tokens, step.variant, steps}, &step);
   // largest first: the driver's memory pools then fit all that follow
   std::ranges::stable_sort(wanted, std::greater{}, [](const auto& each) {
     return std::int64_t{each.first.tokens} * each.first.rows;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/step/poison_kv.hpp"
 #include "runtime/executor_state.hpp"
 
 namespace stepgraph {
@@ -10,15 +11,30 @@ constexpr unsigned char wild_kv = 0xff;  // NaN in every element type
 
 }  // namespace
 
-void step_executor::state::allocate(const kv_layout& layout) {
-  detail::buffer_sizes sizes{.rows = row_buckets.largest(),
-                             .tokens = std::max(row_buckets.largest(), token_buckets.largest()),
-                             .emitted = limits.max_draft_tokens + 1,
-                             .page_columns = pages_of(limits.max_context, page_shift),
-                             .kv_pages = limits.kv_pages,
-                             .scratch_bytes = 0,
-                             .own_requests = !options.requests,
-                             .own_kv = !options.kv_cache};
+/// What all buffers are sized by.
+detail::buffer_sizes step_executor::state::sizes() const {
+  const auto sampled = [&](bool of_draft) {
+    return std::ranges::any_of(
+        steps, [&](const step_definition& step) { return step.sampled && is_draft(step.kind) == of_draft; });
+  };
+  const draft_shape* const draft = options.draft ? &*options.draft : nullptr;
+  detail::buffer_sizes sizes{
+      .rows = guard_off("pad-capacity") ? limits.max_rows : row_buckets.largest(),
+      .tokens = std::max(row_buckets.largest(), token_buckets.largest()),
+      .emitted = limits.max_draft_tokens + (guard_off("sizing") ? 0 : 1),
+      .requests = options.requests ? options.requests->source.requests : limits.max_requests,
+      .page_columns = pages_of(limits.max_context, page_shift),
+      .kv_pages = limits.kv_pages,
+      .scratch_bytes = 0,
+      .own_requests = !options.requests,
+      .own_kv = !options.kv_cache,
+      .trees = std::ranges::any_of(steps, &step_definition::tree),
+      .sampled = sampled(false) || sampled(true),
+      .hidden_size = draft ? draft->hidden_size : 0,
+      .draft_vocab = draft && sampled(true) ? draft->vocab_size : 0,
+      .finishes = options.finish.has_value(),
+      .end_ids = end_id_count(),
+      .poison_kv = poisons_kv()};
   if (sizes.kv_pages == 0) sizes.kv_pages = limits.max_requests * sizes.page_columns + 1;
   // a slot is an int32
   STEPGRAPH_EXPECTS(sizes.kv_pages <= INT32_MAX >> page_shift, "step_limits: ", sizes.kv_pages, " pages of ",
@@ -27,10 +43,15 @@ void step_executor::state::allocate(const kv_layout& layout) {
     if (step.scratch_bytes)
       for (const int rows : row_buckets.sizes())
         for (const int tokens : token_sizes(step.kind, rows))
-          sizes.scratch_bytes = std::max(sizes.scratch_bytes, step.scratch_bytes(rows, tokens));
+          sizes.scratch_bytes = std::max(guard_off("capture-order") ? 0 : sizes.scratch_bytes,
+                                         step.scratch_bytes(rows, tokens));
+  return sizes;
+}
 
-  memory_resource& memory = options.memory ? *options.memory : device_memory(where);
-  device_block = detail::carve(limits, layout, sizes, memory, options.memory_budget, buffers);
+void step_executor::state::allocate(const kv_layout& layout) {
+  const detail::buffer_sizes sizes = this->sizes();
+  blocks = detail::carve(layout, options.draft ? &options.draft->layout : nullptr, limits.page_size, sizes,
+                         memory(), options.memory_budget, buffers);
   if (options.kv_cache) buffers.kv = *options.kv_cache;
   limits.kv_pages = buffers.kv.layers.front().pages;
   if (options.requests) {
@@ -39,13 +60,12 @@ void step_executor::state::allocate(const kv_layout& layout) {
     if (source.pool_pages == 0) source.pool_pages = limits.kv_pages;
     STEPGRAPH_EXPECTS(source.pool_pages <= limits.kv_pages, "step_executor: the adopted request table names ",
                       source.pool_pages, " pages, the KV cache has ", limits.kv_pages);
-    buffers.state = {
-        .pages = const_cast<std::int32_t*>(source.table),  // never written: no patches are staged
-        .page_stride = source.row_stride,
-        .page_columns = 0,
-        .requests = source.requests,
-        .seq_lens = adopted.seq_lens,
-        .last_token = adopted.last_token};
+    request_state& state = buffers.state;
+    state.pages = const_cast<std::int32_t*>(source.table);  // never written: no patches are staged
+    state.page_stride = source.row_stride;
+    state.seq_lens = adopted.seq_lens;
+    state.last_token = adopted.last_token;
+    state.sampling = adopted.sampling;
   } else {
     requests.emplace(limits.max_requests, limits.max_context, page_shift, limits.kv_pages);
     source = {.table = buffers.state.pages,
@@ -59,42 +79,144 @@ void step_executor::state::allocate(const kv_layout& layout) {
   named_in.resize(source.requests);
 
   arena_plan pinned;
-  staging_bytes = (detail::staging_layout{sizes.rows, sizes.tokens}.bytes() + 255) / 256 * 256;
-  const auto pinned_staging = pinned.add<std::byte>("staging", staging_bytes * limits.in_flight);
-  const auto pinned_results = pinned.add<row_result>("results", std::size_t(limits.in_flight) * sizes.rows);
-  const auto pinned_tokens =
-      pinned.add<std::int32_t>("result_tokens", std::size_t(limits.in_flight) * sizes.rows * sizes.emitted);
   const auto pinned_fault = pinned.add<fault_record>("fault", 1);
+  const auto pinned_fence = pinned.add<std::uint64_t>("read_fence", 1);
   pinned_block = arena(std::move(pinned), pinned_memory(where));
-  staging = pinned_block.view(pinned_staging);
-  results = pinned_block.view(pinned_results);
-  result_tokens = pinned_block.view(pinned_tokens);
   faults = pinned_block.view(pinned_fault).data();
   *faults = {};
-  for (int i = 0; i < limits.in_flight; ++i) {
-    slots.push_back({.done = event(where), .requests = {}, .growth = {}});
+  read_fence = pinned_block.view(pinned_fence).data();
+  *read_fence = 0;
+  if (options.read_fence) {
+    fence_stream.emplace(where);
+    fence_forked.emplace(where);
+    fence_joined.emplace(where);
+  }
+  make_ring(sizes);
+  list_carvings();
+  clear(layout);
+}
+
+void step_executor::state::list_carvings() {
+  carvings.assign(blocks.step.carvings().begin(), blocks.step.carvings().end());
+  for (const carving_info& each : blocks.lasting.carvings())
+    carvings.push_back({each.name, blocks.step.bytes() + each.offset, each.bytes});
+}
+
+/// The staging buffers and what comes back, a slot for each round in flight.
+void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
+  arena_plan plan;
+  const std::size_t bytes =
+      (detail::staging_layout{sizes.rows, sizes.tokens, sizes.trees}.bytes() + 255) / 256 * 256;
+  const std::size_t rounds = limits.in_flight;
+  const auto ring_staging = plan.add<std::byte>("staging", bytes * rounds);
+  const auto ring_results = plan.add<row_result>("results", rounds * sizes.rows);
+  const auto ring_tokens = plan.add<std::int32_t>("result_tokens", rounds * sizes.rows * sizes.emitted);
+  const bool timed = options.timing != step_timing::off;
+  const auto ring_times = plan.add<std::int64_t>("times", timed ? rounds * clock_marks : 0);
+  const auto ring_open =
+      plan.add<std::int32_t>("open_requests", sizes.poison_kv ? rounds * sizes.requests : 0);
+  ring_block = arena(std::move(plan), pinned_memory(where));
+  staging_bytes = bytes;
+  staging = ring_block.view(ring_staging);
+  results = ring_block.view(ring_results);
+  result_tokens = ring_block.view(ring_tokens);
+  times = ring_block.view(ring_times);
+  open_requests = ring_block.view(ring_open);
+  slots.clear();
+  for (std::size_t i = 0; i < rounds; ++i) {
+    slots.push_back({.results = event(where),
+                     .done = event(where),
+                     .requests = {},
+                     .marks = {},
+                     .growth = {},
+                     .timed = {}});
     slots.back().requests.reserve(limits.max_rows);
+    slots.back().marks.reserve(limits.max_rows);
+    slots.back().timed.reserve(3);
     slots.back().growth.reserve(limits.max_rows);
   }
+}
 
-  // nothing is live yet: no pages, no lengths, and a sink page that holds zeros
-  stream.fill(buffers.staging, 0, detail::staging_layout{sizes.rows, sizes.tokens}.bytes());
-  stream.fill(buffers.fault_taken, 0, sizeof(std::int32_t));
-  if (!options.requests) {
-    stream.fill(buffers.state.pages, 0xff, std::size_t(limits.max_requests) * buffers.state.page_stride * 4);
-    stream.fill(buffers.state.seq_lens, 0, std::size_t(limits.max_requests) * 4);
-    stream.fill(buffers.state.last_token, 0, std::size_t(limits.max_requests) * 4);
-  }
-  if (!options.kv_cache)
-    for (const kv_pages_view& layer : buffers.kv.layers)
-      for (const void* half : {layer.keys, layer.values})
-        stream.fill(const_cast<void*>(half), options.poison ? wild_kv : 0,
-                    layer.page_stride * layer.pages * size_of(layout.type));
+/// Nothing is staged, and no draft has been made.
+void step_executor::state::clear_step() {
+  stream.fill(buffers.staging, 0, staging_bytes);
+  if (buffers.state.first_draft)
+    stream.fill(buffers.state.first_draft, 0xff, (buffers.state.requests + 1) * sizeof(std::int32_t));
   stream.synchronize();
 }
 
-void step_executor::state::poison() {
+/// Nothing is live yet: no pages, no lengths, and a sink page that holds zeros.
+void step_executor::state::clear(const kv_layout& layout) {
+  const std::size_t lines = buffers.state.requests;
+  const auto fill = [&](void* to, unsigned char value, std::size_t bytes) {
+    if (to && bytes > 0) stream.fill(to, value, bytes);
+  };
+  clear_step();
+  fill(buffers.fault_taken, 0, sizeof(std::int32_t));
+  request_state& state = buffers.state;
+  if (!options.requests) {
+    fill(state.pages, 0xff, lines * state.page_stride * 4);
+    fill(state.seq_lens, 0, lines * 4);
+    fill(state.last_token, 0, lines * 4);
+    fill(state.sampling, 0, lines * sizeof(sampling_settings));
+  }
+  fill(state.token_capacity, 0, lines * 4);
+  fill(state.finished, 0, lines * 4);
+  fill(state.budget, 0x7f, lines * 4);
+  fill(buffers.first_hidden, 0, (lines + 1) * limits.hidden_size * sizeof(float));
+  if (end_id_count() > 0) stream.copy(buffers.end_ids, options.finish->end_ids.data(), 4ul * end_id_count());
+  std::vector<kv_plane> planes;
+  const auto plane = [&](const kv_pages_view& layer, const void* data) {
+    const auto bytes = [&](std::int64_t elements) {
+      return elements * static_cast<std::int64_t>(size_of(layout.type));
+    };
+    planes.push_back({.data = const_cast<void*>(data),
+                      .page_stride = bytes(layer.page_stride),
+                      .token_stride = bytes(layer.token_stride),
+                      .head_stride = bytes(layer.head_stride)});
+  };
+  for (const kv_pages_view& layer : buffers.kv.layers) {
+    plane(layer, layer.keys);
+    plane(layer, layer.values);
+  }
+  if (buffers.planes) stream.copy(buffers.planes, planes.data(), planes.size() * sizeof(kv_plane));
+  const auto clear_cache = [&](const kv_cache_view& cache) {
+    for (const kv_pages_view& layer : cache.layers)
+      for (const void* half : {layer.keys, layer.values})
+        fill(const_cast<void*>(half), options.poison ? wild_kv : 0,
+             layer.page_stride * layer.pages * size_of(cache.layout.type));
+  };
+  if (!options.kv_cache) clear_cache(buffers.kv);
+  if (options.draft) clear_cache(buffers.draft_kv);
+  stream.synchronize();
+}
+
+/// Before round `index`: what the contract calls undefined becomes wild.
+void step_executor::state::poison(int index) {
   stream.fill(buffers.undefined.data(), wild, buffers.undefined.size());
+  if (!poisons_kv()) return;
+  const std::size_t lines = buffers.state.requests;
+  std::int32_t* const open = open_requests.data() + lines * index;
+  for (std::size_t line = 0; line < lines; ++line)
+    open[line] = requests->has_tokens(static_cast<request_id>(line)) ? 1 : 0;
+  stream.copy(buffers.open_requests, open, sizeof(std::int32_t) * lines);
+  const auto fill = [&](const kv_cache_view& cache) {
+    const kv_pages_view& first = cache.layers.front();
+    const std::size_t size = size_of(cache.layout.type);
+    const auto bytes = [size](std::int64_t elements) { return elements * static_cast<std::int64_t>(size); };
+    poison_kv(stream, {.pool = const_cast<void*>(first.keys),
+                       .planes = 2 * cache.layout.layers,
+                       .plane_stride = bytes(first.page_stride * first.pages),
+                       .page_bytes = bytes(first.page_stride),
+                       .token_bytes = bytes(first.token_stride),
+                       .pages = static_cast<std::int32_t>(first.pages),
+                       .source = source,
+                       .open = buffers.open_requests,
+                       .seq_lens = buffers.state.seq_lens,
+                       .live_tokens = buffers.live_tokens});
+  };
+  fill(buffers.kv);
+  if (options.draft) fill(buffers.draft_kv);
 }
 
 }  // namespace stepgraph

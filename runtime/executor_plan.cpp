@@ -1,54 +1,90 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/speculate/verify_inputs.hpp"
 #include "runtime/executor_state.hpp"
 
 namespace stepgraph {
 
-/// Refuses rows that cannot be, and says what running the others takes. Changes nothing.
-step_executor::state::plan step_executor::state::check_rows(step_kind kind, std::span<const step_row> rows,
-                                                            int variant) {
-  STEPGRAPH_EXPECTS(static_cast<int>(rows.size()) <= limits.max_rows, "step_executor: ", rows.size(),
-                    " rows are over max_rows ", limits.max_rows);
+/// Refuses a row that cannot be.
+void step_executor::state::check_row(const step_round& round, const step_row& row, bool tree) {
+  const step_kind kind = round.kind;
   const bool verify = kind == step_kind::target_verify;
-  std::int64_t pages = 0, tokens = 0;
+  if (requests) requests->expect_open(row.request);
+  STEPGRAPH_EXPECTS(source.has_request(row.request), "step_executor: request ", row.request,
+                    " is outside the table of ", source.requests);
+  STEPGRAPH_EXPECTS(std::exchange(named_in[row.request], checks) != checks, "step_executor: request ",
+                    row.request, " is named by two rows of one step");
+  STEPGRAPH_EXPECTS(row.tokens >= 0 && (is_ragged(kind) || row.tokens <= 1), "step_executor: a row of ",
+                    row.tokens, " tokens in a ", to_string(kind), " step");
+  if (verify)
+    STEPGRAPH_EXPECTS(row.tokens <= limits.max_draft_tokens + 1, "step_executor: request ", row.request,
+                      " has ", row.tokens - 1, " drafts, max_draft_tokens is ", limits.max_draft_tokens);
+  // the device knows the token sampled last: it is the one that may be left out, in a verify step it must
+  // be; there a draft model may know the drafts, too
+  const auto ids = static_cast<int>(row.token_ids.size());
+  const bool drafted = verify && ids == 0 && options.draft && row.tokens <= round.draft_length + 1;
+  STEPGRAPH_EXPECTS(drafted || (verify     ? ids == std::max(row.tokens - 1, 0)
+                                : ids == 0 ? row.tokens <= 1
+                                           : ids == row.tokens),
+                    "step_executor: request ", row.request, " has ", row.tokens, " tokens but ", ids,
+                    verify ? " drafts" : " token ids");
+  for (const std::int32_t id : row.token_ids)
+    STEPGRAPH_EXPECTS(id >= 0 && id < limits.vocab_size, "step_executor: token id ", id, " of request ",
+                      row.request, " is outside the vocabulary of ", limits.vocab_size);
+  STEPGRAPH_EXPECTS(row.following < limits.vocab_size && (row.following < 0 || kind == step_kind::extend),
+                    "step_executor: request ", row.request, " is followed by token ", row.following, " in a ",
+                    to_string(kind), " step");
+  STEPGRAPH_EXPECTS(row.parents.empty() || (tree && std::ssize(row.parents) == row.tokens),
+                    "step_executor: request ", row.request, " has ", row.parents.size(), " parents for ",
+                    row.tokens, " tokens", tree ? "" : " in a step that was defined without trees");
+  if (!row.parents.empty()) check_tree(row.parents);
+  if (!requests) return;
+  STEPGRAPH_EXPECTS((!verify && !row.token_ids.empty()) || row.tokens == 0 || !requests->fresh(row.request),
+                    "step_executor: request ", row.request,
+                    " has no token yet; its first step must bring one");
+  // where the executor finishes requests, a row that comes to the context's end is cut on the device
+  STEPGRAPH_EXPECTS((options.finish && row.token_ids.empty()) || (options.finish && verify) ||
+                        requests->length_bound(row.request) + row.tokens <= limits.max_context ||
+                        guard_off("page-edge"),
+                    "step_executor: request ", row.request, " with ", requests->length_bound(row.request),
+                    " tokens and ", row.tokens, " more is over max_context ", limits.max_context);
+}
+
+/// Refuses a round that cannot be, and says what running it takes. Changes nothing.
+step_executor::state::plan step_executor::state::check_round(const step_round& round) {
+  STEPGRAPH_EXPECTS(!is_draft(round.kind), "step_executor: a ", to_string(round.kind),
+                    " step goes with a round of the target's");
+  const auto rows = static_cast<int>(round.rows.size());
+  STEPGRAPH_EXPECTS(rows <= limits.max_rows, "step_executor: ", rows, " rows are over max_rows ",
+                    limits.max_rows);
+  STEPGRAPH_EXPECTS(round.draft_length >= 0 && round.draft_length <= limits.max_draft_tokens,
+                    "step_executor: a draft length of ", round.draft_length, " is over max_draft_tokens ",
+                    limits.max_draft_tokens);
+  STEPGRAPH_EXPECTS(options.draft || !(round.extend_draft || round.draft_length > 0),
+                    "step_executor: a round with drafts of a model, but there is none among the options");
+  STEPGRAPH_EXPECTS(round.draft_length == 0 || round.kind == step_kind::target_verify,
+                    "step_executor: drafts go before a verify step, not before ", to_string(round.kind));
+  const bool tree = round.kind == step_kind::target_verify && definition(round.kind, round.variant).tree;
+  plan wanted;
+  std::int64_t tokens = 0;
   ++checks;
-  for (const step_row& row : rows) {
-    if (requests) requests->expect_open(row.request);
-    STEPGRAPH_EXPECTS(source.has_request(row.request), "step_executor: request ", row.request,
-                      " is outside the table of ", source.requests);
-    STEPGRAPH_EXPECTS(std::exchange(named_in[row.request], checks) != checks, "step_executor: request ",
-                      row.request, " is named by two rows of one step");
-    STEPGRAPH_EXPECTS(row.tokens >= 0 && (is_ragged(kind) || row.tokens <= 1), "step_executor: a row of ",
-                      row.tokens, " tokens in a ", to_string(kind), " step");
-    if (verify)
-      STEPGRAPH_EXPECTS(row.tokens <= limits.max_draft_tokens + 1, "step_executor: request ", row.request,
-                        " has ", row.tokens - 1, " drafts, max_draft_tokens is ", limits.max_draft_tokens);
-    // the device knows the token sampled last: it is the one that may be left out, in a verify step it must
-    // be
-    const auto ids = static_cast<int>(row.token_ids.size());
-    STEPGRAPH_EXPECTS(verify     ? ids == std::max(row.tokens - 1, 0)
-                      : ids == 0 ? row.tokens <= 1
-                                 : ids == row.tokens,
-                      "step_executor: request ", row.request, " has ", row.tokens, " tokens but ", ids,
-                      verify ? " drafts" : " token ids");
-    for (const std::int32_t id : row.token_ids)
-      STEPGRAPH_EXPECTS(id >= 0 && id < limits.vocab_size, "step_executor: token id ", id, " of request ",
-                        row.request, " is outside the vocabulary of ", limits.vocab_size);
+  for (const step_row& row : round.rows) {
+    check_row(round, row, tree);
     tokens += row.tokens;
-    if (!requests) continue;
-    STEPGRAPH_EXPECTS((!verify && !row.token_ids.empty()) || row.tokens == 0 || !requests->fresh(row.request),
-                      "step_executor: request ", row.request,
-                      " has no token yet; its first step must bring one");
-    STEPGRAPH_EXPECTS(requests->length_bound(row.request) + row.tokens <= limits.max_context,
-                      "step_executor: request ", row.request, " with ", requests->length_bound(row.request),
-                      " tokens and ", row.tokens, " more is over max_context ", limits.max_context);
-    pages += std::max<std::int64_t>(0, requests->pages_needed(row.request, row.tokens));
+    if (requests) wanted.pages += std::max<std::int64_t>(0, requests->pages_needed(row.request, row.tokens));
   }
-  if (is_ragged(kind))
+  if (is_ragged(round.kind))
     STEPGRAPH_EXPECTS(tokens <= limits.max_step_tokens, "step_executor: ", tokens,
                       " tokens are over max_step_tokens ", limits.max_step_tokens);
-  return {key_for(kind, static_cast<int>(rows.size()), static_cast<int>(tokens), variant), pages};
+  const int count = static_cast<int>(tokens);
+  wanted.target = key_for(round.kind, rows, count, round.variant);
+  if (round.extend_draft) wanted.after = key_for(step_kind::draft_extend, rows, count, round.draft_variant);
+  if (round.draft_length > 1) {
+    wanted.before = key_for(step_kind::draft_decode, rows, rows, round.draft_variant);
+    wanted.before->steps = round.draft_length - 1;
+  }
+  return wanted;
 }
 
 /// True if `needed` pages are free, taking back what steps known to be done have released.
@@ -65,12 +101,14 @@ bool step_executor::state::reclaim(std::int64_t needed) {
 std::optional<int> step_executor::state::take_slot(when_full full) {
   const int index = static_cast<int>((sequence + 1) % slots.size());
   slot& next = slots[index];
-  if (next.sequence == 0 || next.sequence <= completed) return index;
-  if (!next.done.query()) {
-    if (full == when_full::would_block) return std::nullopt;
-    next.done.synchronize();
+  if (next.sequence > completed) {
+    if (!next.done.query()) {
+      if (full == when_full::would_block) return std::nullopt;
+      next.done.synchronize();
+    }
+    completed = next.sequence;
   }
-  completed = next.sequence;
+  if (!next.timed.empty()) read_times(next);
   return index;
 }
 
@@ -90,48 +128,6 @@ std::optional<int> step_executor::state::admit(const plan& wanted, when_full ful
     pool.reclaim(completed);
   }
   return take_slot(full);
-}
-
-/// Writes the step into its staging buffer and enqueues the copy.
-void step_executor::state::stage(const step_key& key, std::span<const step_row> rows, int slot) {
-  const detail::staging_layout layout{key.rows, key.tokens};
-  std::byte* const block = staging.data() + staging_bytes * slot;
-  const auto at = [&](std::size_t offset) { return reinterpret_cast<std::int32_t*>(block + offset); };
-  std::int32_t* token = at(layout.token_ids());
-  auto* const patches = reinterpret_cast<page_patch*>(block + layout.patches());
-  int patch_count = 0;
-  slots[slot].growth.clear();
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const step_row& row = rows[r];
-    at(layout.requests())[r] = row.request;
-    at(layout.query_counts())[r] = row.tokens;
-    // a request's first step tells the device that its line starts empty
-    at(layout.lengths())[r] = requests && requests->fresh(row.request) ? 0 : -1;
-    // -1: the request's last token, which stands before the ids given or instead of one
-    const int known = static_cast<int>(row.token_ids.size());
-    for (int j = 0; j < row.tokens - known; ++j) *token++ = -1;
-    for (int j = 0; j < known; ++j) *token++ = row.token_ids[j];
-    if (!requests) continue;
-    slots[slot].growth.push_back(requests->state_of(row.request));
-    patch_count += requests->grow(row.request, row.tokens, patches + patch_count);
-  }
-  *reinterpret_cast<staged_header*>(block) = {.live_rows = static_cast<std::int32_t>(rows.size()),
-                                              .patches = patch_count,
-                                              .result_slot = slot,
-                                              .reserved = 0};
-  if (options.poison) poison();
-  stream.copy(buffers.staging, block, layout.patches() + sizeof(page_patch) * patch_count);
-}
-
-void step_executor::state::count(bucket_statistics& counted, const step_key& key,
-                                 std::span<const step_row> rows) {
-  ++counted.replays;
-  counted.live_rows += rows.size();
-  counted.captured_pages += static_cast<std::uint64_t>(key.rows) * buffers.page_columns;
-  for (const step_row& row : rows) {
-    counted.live_tokens += row.tokens;
-    if (requests) counted.live_pages += pages_of(requests->length_bound(row.request), page_shift);
-  }
 }
 
 /// The slot that holds the results of `ticket`.

@@ -1,5 +1,7 @@
 #include "runtime/page_allocator.hpp"
 
+#include "graphs/guard_off.hpp"
+
 namespace stepgraph {
 
 page_allocator::page_allocator(std::int64_t pages) : pages_(pages) {
@@ -21,7 +23,7 @@ void page_allocator::release(std::span<const std::int32_t> pages, std::uint64_t 
 }
 
 void page_allocator::reclaim(std::uint64_t done) {
-  while (!waiting_.empty() && waiting_.front().fence <= done) {
+  while (!waiting_.empty() && (waiting_.front().fence <= done || guard_off("abort-reuse"))) {
     free_.push_back(waiting_.front().page);
     waiting_.pop_front();
     --waiting_pages_;

@@ -21,4 +21,28 @@ int prompt_lookup(std::span<const std::int32_t> history, std::span<std::int32_t>
   return 0;
 }
 
+int prompt_lookup_tree(std::span<const std::int32_t> history, std::span<std::int32_t> drafts,
+                       std::span<std::int32_t> parents, int branches, int longest, int shortest) {
+  const auto size = static_cast<std::int64_t>(history.size());
+  const std::size_t share = drafts.size() / static_cast<std::size_t>(std::max(branches, 1));
+  int count = 0, found = 0;
+  for (std::int64_t length = std::min<std::int64_t>(longest, size - 1); length >= std::max(shortest, 1);
+       --length) {
+    const auto suffix = history.last(length);
+    for (std::int64_t start = size - length - 1; start >= 0 && found < branches; --start) {
+      if (!std::ranges::equal(history.subspan(start, length), suffix)) continue;
+      const auto following = history.subspan(start + length);
+      bool seen = false;  // a branch with this first token is there
+      for (int i = 0; i < count; ++i) seen = seen || (parents[i] == 0 && drafts[i] == following.front());
+      if (seen) continue;
+      ++found;
+      for (std::size_t i = 0; i < std::min(share, following.size()); ++i, ++count) {
+        drafts[count] = following[i];
+        parents[count] = i == 0 ? 0 : count;
+      }
+    }
+  }
+  return count;
+}
+
 }  // namespace stepgraph

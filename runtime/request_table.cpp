@@ -10,7 +10,7 @@ request_table::request_table(int requests, std::int64_t max_context, int page_sh
   for (line& each : lines_) each.pages.reserve(static_cast<std::size_t>(pages_of(max_context, page_shift)));
 }
 
-request_id request_table::open() {
+request_id request_table::open(const request_settings& settings) {
   // the line after the one opened last comes first, so that a stale id does not name a new owner at once
   const auto start = lines_.begin() + next_;
   auto free = std::find_if(start, lines_.end(), [](const line& each) { return !each.open; });
@@ -20,7 +20,9 @@ request_id request_table::open() {
   free->open = true;
   free->fresh = true;
   free->length_bound = 0;
-  free->last_step = 0;
+  free->granted = 0;
+  free->owner = ++owners_;
+  free->settings = settings;
   ++open_;
   const auto opened = static_cast<request_id>(free - lines_.begin());
   next_ = (opened + 1) % static_cast<request_id>(lines_.size());
@@ -44,7 +46,8 @@ void request_table::expect_open(request_id request) const {
 
 std::int64_t request_table::pages_needed(request_id request, std::int64_t tokens) const {
   const line& grown = lines_[request];
-  return pages_of(grown.length_bound + tokens, page_shift_) - static_cast<std::int64_t>(grown.pages.size());
+  return pages_of(std::min(grown.length_bound + tokens, max_context_), page_shift_) -
+         static_cast<std::int64_t>(grown.pages.size());
 }
 
 int request_table::grow(request_id request, std::int64_t tokens, page_patch* patches) {
@@ -55,7 +58,8 @@ int request_table::grow(request_id request, std::int64_t tokens, page_patch* pat
     patches[i] = {request, static_cast<std::int32_t>(grown.pages.size()), page};
     grown.pages.push_back(page);
   }
-  grown.length_bound += tokens;
+  grown.length_bound = std::min(grown.length_bound + tokens, max_context_);
+  grown.granted += tokens;
   return count;
 }
 
@@ -64,6 +68,14 @@ void request_table::shrink(const line_growth& before, std::uint64_t fence) {
   pages_.release(std::span(shrunk.pages).subspan(before.pages), fence);
   shrunk.pages.resize(before.pages);
   shrunk.length_bound = before.length_bound;
+  shrunk.granted = before.granted;
+}
+
+void request_table::settle(request_id request, const line_mark& mark, std::int64_t length) {
+  line& settled = lines_[request];
+  if (!settled.open || settled.owner != mark.owner) return;
+  settled.length_bound =
+      std::min(settled.length_bound, std::min(length + settled.granted - mark.granted, max_context_));
 }
 
 }  // namespace stepgraph

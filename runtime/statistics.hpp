@@ -26,8 +26,44 @@ struct bucket_statistics {
       0;  // rows of the bucket times page columns: what capture at full width would touch
 };
 
+/// Device times of one thing that happened again and again, in microseconds.
+struct time_statistics {
+  std::uint64_t count = 0;
+  double sum = 0;
+  double smallest = 0;
+  double largest = 0;
+  std::uint64_t over_5us = 0;
+
+  void add(double microseconds) {
+    smallest = count == 0 || microseconds < smallest ? microseconds : smallest;
+    largest = microseconds > largest ? microseconds : largest;
+    over_5us += microseconds > 5 ? 1 : 0;
+    sum += microseconds;
+    ++count;
+  }
+  double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0.0; }
+};
+
+/// Where the time of the steps of one kind goes. `clock` is what reading the clock twice in a row takes: it is in
+/// every node's time.
+struct node_time {
+  const char* name;
+  time_statistics time;
+};
+
+/// What `executor_options::timing` measures, by the device's own clock.
+struct step_times {
+  static constexpr int kinds = 5;
+  time_statistics by_kind[kinds];       // index is the step_kind
+  std::vector<node_time> nodes[kinds];  // likewise; of step_timing::nodes
+  time_statistics between_steps;        // gaps within a round
+  time_statistics between_rounds;       // gaps from one round to the next, the copy of its inputs included
+  std::int64_t last_end = 0;            // nanoseconds of the device's clock
+};
+
 struct executor_statistics {
   std::vector<bucket_statistics> buckets;
+  step_times times;
   std::uint64_t eager_steps = 0;
   std::uint64_t would_block = 0;  // times a replay found all staging in flight
 

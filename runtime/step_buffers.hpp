@@ -4,61 +4,112 @@
 #include <span>
 
 #include "graphs/arena.hpp"
+#include "kernels/sample/row_distribution.hpp"
 #include "kernels/speculate/accept_result.hpp"
-#include "kernels/step/step_epilogue.hpp"
+#include "kernels/speculate/commit.hpp"
+#include "kernels/step/request_state.hpp"
 #include "runtime/kv_cache.hpp"
 #include "runtime/step_limits.hpp"
 
 namespace stepgraph::detail {
 
-/// How one step's inputs lie in a staging block of a bucket: header, then requests, counts, lengths [rows],
-/// tokens [tokens], patches. The same on both sides of the copy.
+/// How one round's inputs lie in a staging block: header, six numbers a row, tokens, parents, then joins and
+/// patches, where the header says. The same on both sides of the copy. What a step of the draft reads depends
+/// on the rows alone.
 struct staging_layout {
   int rows;
   int tokens;
+  bool tree = false;
 
   std::size_t requests() const { return sizeof(staged_header); }
   std::size_t query_counts() const { return requests() + 4ul * rows; }
-  std::size_t lengths() const { return query_counts() + 4ul * rows; }
-  std::size_t token_ids() const { return lengths() + 4ul * rows; }
-  std::size_t patches() const { return token_ids() + 4ul * tokens; }
+  std::size_t token_starts() const { return query_counts() + 4ul * rows; }
+  std::size_t following() const { return token_starts() + 4ul * rows; }
+  std::size_t capacities() const { return following() + 4ul * rows; }
+  std::size_t joins_of() const { return capacities() + 4ul * rows; }
+  std::size_t token_ids() const { return joins_of() + 4ul * rows; }
+  std::size_t parents() const { return token_ids() + 4ul * tokens; }
+  std::size_t joins() const { return (parents() + (tree ? 4ul * tokens : 0) + 7) / 8 * 8; }
+  std::size_t bytes() const {
+    return joins() + sizeof(request_join) * rows + sizeof(page_patch) * max_patches();
+  }
   /// Each row may end one page and each token may begin one.
   int max_patches() const { return rows + tokens; }
-  std::size_t bytes() const { return patches() + sizeof(page_patch) * max_patches(); }
 };
 
-/// All device memory of an executor, carved once for the largest buckets and shared by every step.
+/// The vectors of a step's rows and tokens.
+struct step_vectors {
+  std::int32_t *query_counts, *seq_lens, *cu_seqlens_q, *cu_seqlens_k, *last_row, *cache_seqlens;  // by row
+  std::int32_t *token_ids, *row_of, *positions, *causal_length, *out_cache_loc;                    // by token
+};
+
+/// All device memory of an executor, carved for the largest buckets and shared by every step.
 struct step_buffers {
-  // the step's vectors and page table: undefined before each step
-  std::int32_t *live_rows, *requests, *query_counts, *seq_lens, *row_status, *cu_seqlens_q, *cu_seqlens_k,
-      *last_row, *cache_seqlens, *next_token;                                    // by row
-  accept_result accepted;                                                        // by row, of verify steps
-  std::int32_t *token_ids, *row_of, *positions, *causal_length, *out_cache_loc;  // by token
+  // the round's vectors and page table: undefined before each round
+  std::int32_t *live_rows, *requests, *row_status, *next_token;  // by row
+  step_vectors target;
+  std::int32_t* argmax;                                       // by token
+  accept_result accepted;                                     // by row, of verify steps
+  std::int32_t *wanted, *drafts, *draft_lines, *row_parents;  // by row, of verify steps
+  std::int32_t* parents;                                      // by token, with trees
+  std::uint64_t* ancestors;                                   // by token, with trees
+  row_distribution* distributions;                            // by token, of sampled verify steps
+  float* hidden;                                              // [tokens, hidden_size]
   std::int32_t* page_table;
   std::int64_t page_columns, page_table_stride;
   std::span<std::byte> scratch;
-  std::span<std::byte> undefined;  // the block that holds all of the above
 
-  // what lives from step to step
+  // of the draft's steps: by token and row, or by step and row
+  step_vectors draft;
+  std::int32_t *hidden_row, *out_line;
+  std::int32_t *chain, *feed;      // [max steps, rows] d2, d3, ...; what the step after it is fed
+  float* chain_hidden[2];          // [rows, hidden_size], in turn
+  std::span<std::byte> undefined;  // the part of the step's block that holds all of the above
   std::byte* staging;
+  float* probabilities;  // [probability_lines, vocabulary of the draft]
+  std::int32_t probability_lines;
+
+  // what lasts
   std::int32_t* fault_taken;
+  std::int32_t* end_ids;
+  kv_plane* planes;     // [2 * layers], with trees
+  float* first_hidden;  // [requests + 1, hidden_size] of the draft, after its last draft_extend
+  std::int32_t *open_requests, *live_tokens;  // by request, by page, where the KV cache is poisoned
   request_state state;
-  kv_cache_view kv;
+  kv_cache_view kv, draft_kv;
 };
 
 struct buffer_sizes {
-  int rows;     // largest row bucket
-  int tokens;   // largest token bucket
-  int emitted;  // tokens a row may emit in one step
+  int rows;      // largest row bucket
+  int tokens;    // largest token bucket
+  int emitted;   // tokens a row may emit in one step
+  int requests;  // lines of the request table
   std::int64_t page_columns;
   std::int64_t kv_pages;
   std::size_t scratch_bytes;
   bool own_requests;
   bool own_kv;
+  bool trees;
+  bool sampled;
+  std::int32_t hidden_size;  // 0: no draft
+  std::int32_t draft_vocab;  // 0: no sampled draft
+  bool finishes;
+  std::int32_t end_ids;
+  bool poison_kv;
 };
 
-/// Counts, then allocates. Views of what is adopted stay null.
-arena carve(const step_limits& limits, const kv_layout& layout, const buffer_sizes& sizes,
-            memory_resource& memory, std::size_t budget, step_buffers& buffers);
+/// Two blocks: what lasts, and what each round makes anew, which can be made again with other sizes.
+struct blocks {
+  arena lasting;
+  arena step;
+};
+
+/// Counts both, then allocates. Views of what is adopted stay null.
+blocks carve(const kv_layout& layout, const kv_layout* draft_layout, int page_size, const buffer_sizes& sizes,
+             memory_resource& memory, std::size_t budget, step_buffers& buffers);
+
+/// The second block alone.
+arena carve_step(const buffer_sizes& sizes, memory_resource& memory, std::size_t budget,
+                 step_buffers& buffers);
 
 }  // namespace stepgraph::detail

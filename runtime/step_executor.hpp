@@ -10,6 +10,7 @@
 
 #include "graphs/arena.hpp"
 #include "graphs/stream.hpp"
+#include "kernels/page_source.hpp"
 #include "kernels/step/step_epilogue.hpp"
 #include "runtime/bucket_policy.hpp"
 #include "runtime/request_table.hpp"
@@ -23,11 +24,23 @@ namespace stepgraph {
 /// and lengths are the embedder's to manage. Addresses and strides are baked into the captures.
 struct adopted_requests {
   page_source source{};
-  std::int32_t* seq_lens = nullptr;    // [requests], tokens in the cache; each step advances them
-  std::int32_t* last_token = nullptr;  // [requests], the token sampled last; each step writes it
+  std::int32_t* seq_lens = nullptr;       // [requests], tokens in the cache; each step advances them
+  std::int32_t* last_token = nullptr;     // [requests], the token sampled last; each step writes it
+  sampling_settings* sampling = nullptr;  // [requests], read by sampled steps; null where there are none
 };
 
-/// What the executor does not make itself. Everything left out is owned by the executor.
+/// Asks the steps themselves to end requests: at these ids, at a request's budget, at the context's end, at a
+/// fault. A request that has ended takes part in later steps without tokens, until it is closed.
+struct finish_options {
+  std::vector<std::int32_t> end_ids{};  // tokens that end a text; they are emitted
+};
+
+/// Whether steps are timed by nodes that read the device's clock: at the begin and end of every graph, or beside
+/// every node of the executor's own.
+enum class step_timing { off, steps, nodes };
+
+/// What the executor does not make itself, and what it is to do beside running steps. Everything left out is
+/// owned by the executor.
 struct executor_options {
   std::optional<stream_ref> stream{};            // work runs here; must outlive the executor
   memory_resource* memory = nullptr;             // device memory comes from here
@@ -36,12 +49,17 @@ struct executor_options {
   std::optional<adopted_requests> requests{};    // the embedder's request table
   std::optional<bucket_policy> row_buckets{};    // else powers of two up to max_rows
   std::optional<bucket_policy> token_buckets{};  // of ragged kinds; else powers of two up to max_step_tokens
-  bool poison = false;  // fill everything undefined with wild values before each step
+  bool poison = false;                 // fill everything undefined with wild values before each step
+  std::optional<draft_shape> draft{};  // of the draft whose steps are among the definitions
+  std::vector<int> draft_lengths{};    // K that draft_decode is captured for; empty: 2 to max_draft_tokens
+  std::optional<finish_options> finish{};  // else only the embedder ends requests
+  bool read_fence = false;                 // a node more in each graph, beside the others, for `table_read`
+  step_timing timing = step_timing::off;   // statistics().times
 };
 
-/// The embedder's part of a step: enqueues the model's work on `context.stream` and writes
-/// `context.next_token`. Called once eagerly and once in capture for every bucket. May call cuBLAS or NCCL,
-/// fork and join streams; must neither allocate nor synchronise.
+/// The embedder's part of a step: enqueues the model's work on `context.stream` and what follows from its
+/// logits, as `step_context` says. Called once eagerly and once in capture for every bucket; for draft_decode
+/// once a further step. May call cuBLAS or NCCL, fork and join streams; must neither allocate nor synchronise.
 using step_body = std::function<void(const step_context& context)>;
 
 struct step_definition {
@@ -50,6 +68,8 @@ struct step_definition {
   step_body body{};
   /// Bytes of scratch that the body needs in a bucket; null: none.
   std::function<std::size_t(int rows, int tokens)> scratch_bytes{};
+  bool sampled = false;  // by each request's settings; a greedy request may sit among sampled ones
+  bool tree = false;     // a verify step whose rows bring parents; chains may sit among them
 };
 
 /// One row of a step.
@@ -57,8 +77,25 @@ struct step_row {
   request_id request = 0;
   std::int32_t tokens = 1;  // E: 0 sits the step out
   /// [tokens], or empty: the token sampled last (tokens <= 1). In a verify step the row's tokens are the one
-  /// sampled last and its drafts, and these are the drafts, [tokens - 1].
+  /// sampled last and its drafts, and these are the drafts, [tokens - 1]; or empty: as many of the draft
+  /// model's as there are, tokens - 1 at most.
   std::span<const std::int32_t> token_ids{};
+  /// In a tree's verify step: [tokens], parent node of each, negative for node 0; or empty: a chain.
+  std::span<const std::int32_t> parents{};
+  /// In an extend step: the token of the prompt that comes after this chunk, which then emits nothing; or
+  /// negative: what the target samples comes next.
+  std::int32_t following = -1;
+};
+
+/// A target step with the draft's steps around it, all staged by one copy: before a verify step the draft's
+/// further tokens for its rows, after any step the draft over what it left in the cache.
+struct step_round {
+  step_kind kind = step_kind::decode;  // of the target
+  std::span<const step_row> rows{};
+  int variant = 0;
+  int draft_length = 0;       // K of a verify step; over 1: K - 1 draft decodes go before it
+  bool extend_draft = false;  // draft_extend goes after it
+  int draft_variant = 0;
 };
 
 /// Names a step whose results are on their way.
@@ -91,12 +128,24 @@ class step_executor {
   std::span<const capture_report> capture(const std::function<void(int done, int all)>& progress = {});
   std::span<const capture_report> captures() const;
 
+  /// Captures everything anew for other limits, in mid-run: open requests, their pages, keys and values stay
+  /// untouched. max_rows, max_step_tokens, max_draft_tokens and in_flight may change, and the buckets (null: powers
+  /// of two); what lives as long as the executor is refused by name. Waits for the steps in flight; their tickets
+  /// end, so wait for results first; drafts of a model that were made for the next round are dropped. Throws
+  /// `out_of_memory` while both blocks of step buffers do not fit side by side; if it throws before it captures,
+  /// nothing has changed.
+  std::span<const capture_report> recapture(const step_limits& limits,
+                                            std::optional<bucket_policy> row_buckets = {},
+                                            std::optional<bucket_policy> token_buckets = {},
+                                            const std::function<void(int done, int all)>& progress = {});
+
   /// Writes the graph of a step of `rows` rows and `tokens` tokens in Graphviz's DOT language. Captures it
   /// anew.
   void dot(step_kind kind, int rows, int tokens, int variant, std::ostream& out);
 
-  /// Takes a line of the request table. Not with adopted requests.
-  request_id open();
+  /// Takes a line of the request table. Not with adopted requests. Throws `invalid_argument` if all are taken
+  /// or a setting cannot be.
+  request_id open(const request_settings& settings = {});
 
   /// Gives a request's line back now, its pages once every step launched so far is done.
   void close(request_id request);
@@ -108,8 +157,18 @@ class step_executor {
   std::optional<step_ticket> replay(step_kind kind, std::span<const step_row> rows, int variant = 0,
                                     when_full full = when_full::wait);
 
-  /// The same step without a graph: the reference, and the way to find a fault.
+  /// The same with the draft's steps around it: one copy, one launch for each step. The ticket is the target
+  /// step's; its results are there before draft_extend has run.
+  std::optional<step_ticket> replay(const step_round& round, when_full full = when_full::wait);
+
+  /// The same steps without graphs: the reference, and the way to find a fault.
   step_ticket run_eager(step_kind kind, std::span<const step_row> rows, int variant = 0);
+  step_ticket run_eager(const step_round& round);
+
+  /// True once the step has read the request table for the last time, which may be long before it is done: from
+  /// then on the owner of an adopted table may overwrite what this step, and those before it, were told to read.
+  /// Needs `executor_options::read_fence`. Does not block.
+  bool table_read(step_ticket ticket) const;
 
   /// True if the step's results are there. Does not block.
   bool ready(step_ticket ticket) const;
@@ -135,6 +194,9 @@ class step_executor {
 
   /// Tokens of `request` in the cache after the steps launched so far, at most.
   std::int64_t length_bound(request_id request) const;
+
+  bool has_draft() const;  // options.draft was given
+  bool finishes() const;   // options.finish was given
 
  private:
   struct state;

@@ -1,20 +1,11 @@
-#include <cublas_v2.h>
-
 #include <algorithm>
 
-#include "examples/llama/cuda_llama_kernels.cuh"
-#include "examples/llama/host_ops.hpp"
+#include "examples/llama/llama_layers.hpp"
 #include "examples/llama/llama_model.hpp"
 #include "graphs/memory_resource.hpp"
-#include "kernels/attention/paged_attention.hpp"
 
 namespace stepgraph::llama {
 namespace {
-
-void check_cublas(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw cuda_error(message(call, ": ", cublasGetStatusString(status)), static_cast<int>(status));
-}
 
 /// Copies host values to the device in the model's type.
 template <class T>
@@ -43,224 +34,85 @@ buffer upload_floats(device where, stream_ref at, const std::vector<float>& valu
   return made;
 }
 
-template <class T>
-class cuda_llama final : public llama_model {
- public:
-  cuda_llama(device where, const llama_weights& weights)
-      : llama_model(weights.config, std::is_same_v<T, float> ? element_type::f32 : element_type::bf16),
-        where_(where),
-        workspace_(device_memory(where), 32 << 20) {
+/// A model's weights on the device, in its type.
+struct uploaded_weights {
+  struct layer {
+    buffer attention_norm, qkv, attention_output, ffn_norm, gate_up, down;
+  };
+  buffer embedding, output, output_norm;
+  buffer fusion_embedding_norm, fusion_hidden_norm, fusion;  // of a draft head
+  std::vector<layer> layers;
+
+  template <class T>
+  static uploaded_weights make(device where, const llama_weights& weights) {
+    uploaded_weights made;
     const stream loading(where);
     const bool tied = weights.output.data.data() == weights.token_embedding.data.data();
-    embedding_ = upload<T>(where, loading, {{weights.token_embedding}});
-    if (!tied) output_ = upload<T>(where, loading, {{weights.output}});
-    for (const llama_layer_weights& layer : weights.layers)
-      layers_.push_back({.attention_norm = upload_floats(where, loading, layer.attention_norm),
-                         .qkv = upload<T>(where, loading, std::array{layer.query, layer.key, layer.value}),
-                         .attention_output = upload<T>(where, loading, {{layer.attention_output}}),
-                         .ffn_norm = upload_floats(where, loading, layer.ffn_norm),
-                         .gate_up = upload<T>(where, loading, std::array{layer.gate, layer.up}),
-                         .down = upload<T>(where, loading, {{layer.down}})});
-    output_norm_ = upload_floats(where, loading, weights.output_norm);
-    rope_table_ = upload_floats(where, loading, rope_values());
-    attention_workspace_ = buffer(device_memory(where), attention_workspace_bytes());
-    loading.ref().fill(attention_workspace_.data(), 0, attention_workspace_.bytes());
-    loading.synchronize();
-    check_cublas(cublasCreate(&cublas_), "cublasCreate");
-    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
+    made.embedding = upload<T>(where, loading, {{weights.token_embedding}});
+    if (!tied) made.output = upload<T>(where, loading, {{weights.output}});
+    for (const llama_layer_weights& each : weights.layers)
+      made.layers.push_back({.attention_norm = upload_floats(where, loading, each.attention_norm),
+                             .qkv = upload<T>(where, loading, std::array{each.query, each.key, each.value}),
+                             .attention_output = upload<T>(where, loading, {{each.attention_output}}),
+                             .ffn_norm = upload_floats(where, loading, each.ffn_norm),
+                             .gate_up = upload<T>(where, loading, std::array{each.gate, each.up}),
+                             .down = upload<T>(where, loading, {{each.down}})});
+    made.output_norm = upload_floats(where, loading, weights.output_norm);
+    if (weights.fusion) {
+      made.fusion_embedding_norm = upload_floats(where, loading, weights.fusion->embedding_norm);
+      made.fusion_hidden_norm = upload_floats(where, loading, weights.fusion->hidden_norm);
+      made.fusion = upload<T>(where, loading, {{weights.fusion->weight}});
+    }
+    return made;
   }
-  ~cuda_llama() override { (void)cublasDestroy(cublas_); }
 
-  device where() const noexcept override { return where_; }
+  const buffer& head() const { return output.bytes() > 0 ? output : embedding; }
 
-  std::size_t weight_bytes() const noexcept override {
-    std::size_t bytes = output().bytes();
-    for (const layer& each : layers_)
+  /// Bytes of the matrices that one token reads.
+  std::size_t matrix_bytes() const {
+    std::size_t bytes = head().bytes() + fusion.bytes();
+    for (const layer& each : layers)
       bytes += each.qkv.bytes() + each.attention_output.bytes() + each.gate_up.bytes() + each.down.bytes();
     return bytes;
   }
 
-  std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
-
-  void forward(const step_context& step) const override {
-    const scratch s = place(step.scratch.data(), step.key);
-    const int tokens = step.key.tokens, hidden = config_.hidden_size, ffn = config_.ffn_size;
-    const int attention = config_.heads * config_.head_size;
-    const int qkv = attention + 2 * config_.kv_heads * config_.head_size;
-    check_cublas(cublasSetStream(cublas_, static_cast<cudaStream_t>(step.stream.native())),
-                 "cublasSetStream");
-    // cublasSetStream forgets the workspace
-    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
-
-    run<embed_params<T>>(step, "embed", embed_kernel<T>, tokens,
-                         {.embedding = embedding_.as<const T>(),
-                          .token_ids = step.token_ids,
-                          .hidden = s.hidden,
-                          .hidden_size = hidden});
-    for (int l = 0; l < config_.layers; ++l) {
-      const layer& w = layers_[l];
-      norm(step, s.hidden, w.attention_norm, s.normed, nullptr, tokens);
-      matmul(step, w.qkv, s.normed, s.qkv, qkv, hidden, tokens, false);
-      rope(step, s, l);
-      attend(step, s, l);
-      matmul(step, w.attention_output, s.attended, s.hidden, hidden, attention, tokens, true);
-      norm(step, s.hidden, w.ffn_norm, s.normed, nullptr, tokens);
-      matmul(step, w.gate_up, s.normed, s.gate_up, 2 * ffn, hidden, tokens, false);
-      run<silu_params<T>>(step, "silu", silu_kernel<T>, tokens,
-                          {.gate_up = s.gate_up, .out = s.activated, .ffn_size = ffn});
-      matmul(step, w.down, s.activated, s.hidden, hidden, ffn, tokens, true);
-    }
-    const int lines = head_lines(step.key);
-    norm(step, s.hidden, output_norm_, s.last, all_tokens_to_head(step.key) ? nullptr : step.last_row, lines);
-    matmul(step, output(), s.last, s.logits, config_.vocab_size, hidden, lines, false);
-    emit(step, s.argmax);
+  device_weights view() const {
+    device_weights seen{.token_embedding = embedding.data(),
+                        .layers = {},
+                        .output_norm = output_norm.as<const float>(),
+                        .output = head().data(),
+                        .fusion = {.embedding_norm = fusion_embedding_norm.as<const float>(),
+                                   .hidden_norm = fusion_hidden_norm.as<const float>(),
+                                   .weight = fusion.data()}};
+    for (const layer& each : layers)
+      seen.layers.push_back({.attention_norm = each.attention_norm.as<const float>(),
+                             .qkv = each.qkv.data(),
+                             .attention_output = each.attention_output.data(),
+                             .ffn_norm = each.ffn_norm.as<const float>(),
+                             .gate_up = each.gate_up.data(),
+                             .down = each.down.data()});
+    return seen;
   }
+};
+
+class cuda_llama final : public llama_model {
+ public:
+  cuda_llama(device where, const llama_config& config, element_type type, uploaded_weights weights)
+      : llama_model(config, type),
+        where_(where),
+        weights_(std::move(weights)),
+        layers_(where, config, type, weights_.view()) {}
+
+  device where() const noexcept override { return where_; }
+  std::size_t weight_bytes() const noexcept override { return weights_.matrix_bytes(); }
+  std::size_t scratch_bytes(const step_key& key) const override { return layers_.scratch_bytes(key); }
+
+  void enqueue_logits(const step_context& step) const override { layers_.forward(step); }
 
  private:
-  struct layer {
-    buffer attention_norm, qkv, attention_output, ffn_norm, gate_up, down;
-  };
-  struct scratch {
-    float *logits, *hidden, *qkv, *gate_up;
-    T *normed, *query, *attended, *activated, *last;
-    std::int32_t* argmax;
-    std::size_t bytes;
-  };
-
-  std::vector<float> rope_values() const {
-    const rope_table table(config_.max_context, config_.head_size, config_.rope_base);
-    std::vector<float> values;
-    for (int position = 0; position < config_.max_context; ++position)
-      values.insert(values.end(), table.row(position).begin(), table.row(position).end());
-    return values;
-  }
-
-  const buffer& output() const noexcept { return output_.bytes() > 0 ? output_ : embedding_; }
-
-  scratch place(std::byte* at, const step_key& key) const {
-    std::size_t offset = 0;
-    const auto take = [&]<class U>(U*& part, std::size_t count) {
-      part = reinterpret_cast<U*>(at + offset);
-      offset += (count * sizeof(U) + 255) / 256 * 256;
-    };
-    const std::size_t n = key.tokens, lines = head_lines(key),
-                      attention = std::size_t(config_.heads) * config_.head_size;
-    scratch s{};
-    take(s.logits, lines * config_.vocab_size);
-    take(s.hidden, n * config_.hidden_size);
-    take(s.qkv, n * (attention + 2ul * config_.kv_heads * config_.head_size));
-    take(s.gate_up, n * 2 * config_.ffn_size);
-    take(s.normed, n * config_.hidden_size);
-    take(s.query, n * attention);
-    take(s.attended, n * attention);
-    take(s.activated, n * config_.ffn_size);
-    take(s.last, lines * config_.hidden_size);
-    take(s.argmax, lines);
-    s.bytes = offset;
-    return s;
-  }
-
-  template <class Params>
-  void run(const step_context& step, const char* name, void (*kernel)(const Params), int blocks,
-           const Params& params) const {
-    launch<Params>(step.stream, name, kernel, dim3(blocks), dim3(threads), params);
-  }
-
-  void norm(const step_context& step, const float* hidden, const buffer& weight, T* out,
-            const std::int32_t* source, int lines) const {
-    run<norm_params<T>>(step, "rms_norm", rms_norm_kernel<T>, lines,
-                        {.hidden = hidden,
-                         .weight = weight.as<const float>(),
-                         .out = out,
-                         .source = source,
-                         .hidden_size = config_.hidden_size,
-                         .epsilon = config_.norm_epsilon});
-  }
-
-  /// y [tokens, rows] = or += x [tokens, columns] times the weight [rows, columns] transposed.
-  void matmul(const step_context& step, const buffer& weight, const T* x, float* y, int rows, int columns,
-              int tokens, bool accumulate) const {
-    constexpr int few = 8;  // tokens up to which reading the weights is all that costs
-    if (std::is_same_v<T, float> || tokens <= few) {
-      run<matmul_params<T>>(step, "matmul", matmul_kernel<T>, (rows + threads / 32 - 1) / (threads / 32),
-                            {.weight = weight.as<const T>(),
-                             .x = x,
-                             .y = y,
-                             .rows = rows,
-                             .columns = columns,
-                             .tokens = tokens,
-                             .accumulate = accumulate});
-      return;
-    }
-    const float one = 1.0f, beta = accumulate ? 1.0f : 0.0f;
-    check_cublas(cublasGemmEx(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, rows, tokens, columns, &one, weight.data(),
-                              CUDA_R_16BF, columns, x, CUDA_R_16BF, columns, &beta, y, CUDA_R_32F, rows,
-                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-                 "cublasGemmEx");
-  }
-
-  void rope(const step_context& step, const scratch& s, int l) const {
-    const kv_pages_view& cache = step.kv->layers[l];
-    run<rope_params<T>>(step, "rope", rope_kernel<T>, step.key.tokens,
-                        {.qkv = s.qkv,
-                         .query = s.query,
-                         .keys = static_cast<T*>(const_cast<void*>(cache.keys)),
-                         .values = static_cast<T*>(const_cast<void*>(cache.values)),
-                         .table = rope_table_.as<const float2>(),
-                         .positions = step.positions,
-                         .causal_length = step.causal_length,
-                         .out_cache_loc = step.out_cache_loc,
-                         .page_stride = cache.page_stride,
-                         .token_stride = cache.token_stride,
-                         .head_stride = cache.head_stride,
-                         .page_shift = step.page_shift,
-                         .heads = config_.heads,
-                         .kv_heads = config_.kv_heads,
-                         .head_size = config_.head_size});
-  }
-
-  paged_attention_params attention_shape(int rows, int tokens) const {
-    return {.type = cache_type_,
-            .page_columns = 1,
-            .tokens = tokens,
-            .rows = rows,
-            .heads = config_.heads,
-            .kv_heads = config_.kv_heads,
-            .head_size = config_.head_size,
-            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_size))};
-  }
-
-  /// Enough for every bucket: what a launch needs depends on how many of a row's queries share a tile alone.
-  std::size_t attention_workspace_bytes() const {
-    std::size_t bytes = 0;
-    for (int tokens = 1; tokens <= 64; ++tokens)
-      bytes = std::max(bytes, paged_attention_workspace_bytes(where_, attention_shape(1, tokens)));
-    return bytes;
-  }
-
-  void attend(const step_context& step, const scratch& s, int l) const {
-    paged_attention_params params = attention_shape(step.key.rows, step.key.tokens);
-    params.query = s.query;
-    params.output = s.attended;
-    params.cache = step.kv->layers[l];
-    params.page_table = step.page_table;
-    params.page_table_stride = step.page_table_stride;
-    params.page_columns = step.page_columns;
-    params.row_of = step.row_of;
-    params.causal_length = step.causal_length;
-    params.page_shift = step.page_shift;
-    params.faults = step.faults;
-    params.cu_seqlens_q = step.cu_seqlens_q;
-    params.cache_seqlens = step.cache_seqlens;
-    params.workspace = attention_workspace_.data();
-    params.workspace_bytes = attention_workspace_.bytes();
-    paged_attention(step.stream, params);
-  }
-
   device where_;
-  buffer workspace_, attention_workspace_, embedding_, output_, output_norm_, rope_table_;
-  std::vector<layer> layers_;
-  cublasHandle_t cublas_ = nullptr;
+  uploaded_weights weights_;
+  llama_layers layers_;
 };
 
 }  // namespace
@@ -270,8 +122,10 @@ std::unique_ptr<llama_model> make_cuda_llama(device where, const llama_weights& 
                     "make_cuda_llama: hidden and ffn sizes must be multiples of 8, got ",
                     weights.config.hidden_size, " and ", weights.config.ffn_size);
   if (weights.layers.front().query.type == tensor_type::f32)
-    return std::make_unique<cuda_llama<float>>(where, weights);
-  return std::make_unique<cuda_llama<bf16>>(where, weights);
+    return std::make_unique<cuda_llama>(where, weights.config, element_type::f32,
+                                        uploaded_weights::make<float>(where, weights));
+  return std::make_unique<cuda_llama>(where, weights.config, element_type::bf16,
+                                      uploaded_weights::make<bf16>(where, weights));
 }
 
 }  // namespace stepgraph::llama

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "examples/llama/successor.cuh"
 #include "kernels/element_type.hpp"
 #include "kernels/launch.cuh"
 
@@ -29,18 +30,31 @@ struct embed_params {
   const T* embedding;             // [vocab, hidden]
   const std::int32_t* token_ids;  // [tokens]
   float* hidden;                  // out [tokens, hidden]
+  const float* gain;              // [hidden] of the first norm
+  T* x;                           // out [tokens, hidden]: hidden * gain; written with squares
+  float* squares;                 // out [tokens, hidden / 8]: sums of hidden's squares, or null
   int hidden_size;
 };
 
 // grid: captured tokens
-// a block copies one token's embedding
+// a block copies one token's embedding, and starts the norm of the first layer. note: what ran before is complete when
+// the layers start, so that they may read the step's numbers and the older cache before they wait
 template <class T>
 __global__ void __launch_bounds__(threads) embed_kernel(const __grid_constant__ embed_params<T> p) {
-  wait_for_predecessor();
-  const std::int64_t from = static_cast<std::int64_t>(p.token_ids[blockIdx.x]) * p.hidden_size;
-  const std::int64_t to = static_cast<std::int64_t>(blockIdx.x) * p.hidden_size;
-  for (int i = threadIdx.x; i < p.hidden_size; i += threads)
-    p.hidden[to + i] = to_float(p.embedding[from + i]);
+  wait_then_allow_successor();
+  const std::int64_t token = blockIdx.x, from = std::int64_t{p.token_ids[token]} * p.hidden_size;
+  for (int part = threadIdx.x; part < p.hidden_size / 8; part += threads) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const std::int64_t i = part * 8 + e, to = token * p.hidden_size + i;
+      const float value = to_float(p.embedding[from + i]);
+      p.hidden[to] = value;
+      if (p.squares) p.x[to] = from_float<T>(value * p.gain[i]);
+      squares += value * value;
+    }
+    if (p.squares) p.squares[token * (p.hidden_size / 8) + part] = squares;
+  }
 }
 
 template <class T>

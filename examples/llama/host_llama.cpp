@@ -26,6 +26,7 @@ class host_llama final : public llama_model {
                          .gate = host_matrix(layer.gate),
                          .up = host_matrix(layer.up),
                          .down = host_matrix(layer.down)});
+    if (weights.fusion) fusion_ = host_matrix(weights.fusion->weight);
   }
 
   device where() const noexcept override { return device::host(); }
@@ -41,15 +42,17 @@ class host_llama final : public llama_model {
 
   std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
 
-  void forward(const step_context& step) const override {
-    enqueue_host(step.stream, "embed", [this, step] { embed(step); });
+  void enqueue_logits(const step_context& step) const override {
+    if (weights_.fusion)
+      enqueue_host(step.stream, "fuse_inputs", [this, step] { fuse_inputs(step); });
+    else
+      enqueue_host(step.stream, "embed", [this, step] { embed(step); });
     for (int l = 0; l < config_.layers; ++l) {
       enqueue_host(step.stream, "attention_inputs", [this, step, l] { attention_inputs(step, l); });
       attend(step, l);
       enqueue_host(step.stream, "feed_forward", [this, step, l] { feed_forward(step, l); });
     }
     enqueue_host(step.stream, "output_head", [this, step] { output_head(step); });
-    emit(step, place(step.scratch.data(), step.key).argmax);
   }
 
  private:
@@ -57,8 +60,7 @@ class host_llama final : public llama_model {
     host_matrix query, key, value, attention_output, gate, up, down;
   };
   struct scratch {
-    float *logits, *hidden, *normed, *query, *key, *value, *attended, *projected, *gate, *up, *last;
-    std::int32_t* argmax;
+    float *logits, *hidden, *normed, *query, *key, *value, *attended, *projected, *gate, *up, *last, *pair;
     std::size_t bytes;
   };
 
@@ -83,14 +85,16 @@ class host_llama final : public llama_model {
     take(s.gate, n * config_.ffn_size);
     take(s.up, n * config_.ffn_size);
     take(s.last, lines * hidden);
-    take(s.argmax, lines);
+    take(s.pair, weights_.fusion ? n * 2 * hidden : 0);
     s.bytes = offset;
     return s;
   }
 
   /// The step's scratch, and how many tokens are live: the model's own work is on those alone.
   std::pair<scratch, int> live(const step_context& step) const {
-    return {place(step.scratch.data(), step.key), step.cu_seqlens_q[step.key.rows]};
+    scratch s = place(step.scratch.data(), step.key);
+    if (step.hidden) s.hidden = step.hidden;  // a draft is fed from there
+    return {s, step.cu_seqlens_q[step.key.rows]};
   }
 
   static std::span<float> lines(float* data, int count, std::int64_t width) {
@@ -116,6 +120,21 @@ class host_llama final : public llama_model {
     for (int t = 0; t < tokens; ++t)
       dequantize_row(weights_.token_embedding, step.token_ids[t],
                      lines(s.hidden + std::int64_t{t} * config_.hidden_size, 1, config_.hidden_size));
+  }
+
+  /// A draft head's layer begins with the product of a token's embedding beside the state it is fed.
+  void fuse_inputs(const step_context& step) const {
+    const auto [s, tokens] = live(step);
+    const std::int64_t hidden = config_.hidden_size;
+    for (int t = 0; t < tokens; ++t) {
+      const std::span<float> embedding = lines(s.pair + t * 2 * hidden, 1, hidden);
+      const std::span<float> state = lines(s.pair + (t * 2 + 1) * hidden, 1, hidden);
+      dequantize_row(weights_.token_embedding, step.token_ids[t], embedding);
+      rms_norm(embedding, weights_.fusion->embedding_norm, config_.norm_epsilon, embedding);
+      rms_norm({step.hidden_in + step.hidden_row[t] * hidden, static_cast<std::size_t>(hidden)},
+               weights_.fusion->hidden_norm, config_.norm_epsilon, state);
+    }
+    product(fusion_, s.pair, s.hidden, tokens);
   }
 
   void attention_inputs(const step_context& step, int l) const {
@@ -162,7 +181,9 @@ class host_llama final : public llama_model {
                                   .head_size = config_.head_size,
                                   .page_shift = step.page_shift,
                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_size)),
-                                  .faults = step.faults});
+                                  .faults = step.faults,
+                                  .cu_seqlens_q = step.cu_seqlens_q,
+                                  .tree_mask = step.ancestors});
   }
 
   void feed_forward(const step_context& step, int l) const {
@@ -186,12 +207,17 @@ class host_llama final : public llama_model {
     for (int line = 0; line < count; ++line)
       std::copy_n(s.hidden + std::int64_t{all ? line : step.last_row[line]} * config_.hidden_size,
                   config_.hidden_size, s.last + std::int64_t{line} * config_.hidden_size);
+    if (step.hidden_out)
+      for (int row = 0; row < count; ++row)
+        std::copy_n(
+            s.last + std::int64_t{row} * config_.hidden_size, config_.hidden_size,
+            step.hidden_out + std::int64_t{step.out_line ? step.out_line[row] : row} * config_.hidden_size);
     normalise(s.last, weights_.output_norm, s.last, count);
     product(output_, s.last, s.logits, count);
   }
 
   llama_weights weights_;  // the embedding and the norms, and the file they lie in
-  host_matrix output_;
+  host_matrix output_, fusion_;
   std::vector<layer> layers_;
   rope_table rope_table_;
 };

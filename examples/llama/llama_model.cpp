@@ -1,8 +1,7 @@
 #include "examples/llama/llama_model.hpp"
 
 #include "graphs/error.hpp"
-#include "kernels/sample/greedy_sample.hpp"
-#include "kernels/speculate/greedy_accept.hpp"
+#include "runtime/choose_tokens.hpp"
 
 namespace stepgraph::llama {
 
@@ -13,45 +12,31 @@ kv_layout llama_model::layout() const noexcept {
           .head_size = config_.head_size};
 }
 
-std::vector<step_definition> llama_model::steps(bool with_verify) const {
-  std::vector<step_kind> kinds{step_kind::decode, step_kind::extend};
-  if (with_verify) kinds.push_back(step_kind::target_verify);
+std::vector<step_definition> llama_model::steps(const step_choice& choice) const {
   std::vector<step_definition> steps;
-  for (const step_kind kind : kinds)
+  const auto add = [&](step_kind kind, int variant, bool sampled, bool tree) {
     steps.push_back({.kind = kind,
-                     .variant = 0,
+                     .variant = variant,
                      .body = [this](const step_context& step) { forward(step); },
                      .scratch_bytes =
                          [this, kind](int rows, int tokens) {
                            return scratch_bytes({.kind = kind, .rows = rows, .tokens = tokens});
-                         }});
+                         },
+                     .sampled = sampled,
+                     .tree = tree});
+  };
+  for (const bool sampled : {false, true}) {
+    if (sampled && !choice.sampled) break;
+    add(step_kind::decode, sampled ? 1 : 0, sampled, false);
+    add(step_kind::extend, sampled ? 1 : 0, sampled, false);
+    if (choice.verify) add(step_kind::target_verify, sampled ? 1 : 0, sampled, false);
+    if (choice.trees) add(step_kind::target_verify, sampled ? 3 : 2, sampled, true);
+  }
   return steps;
 }
 
-void llama_model::emit(const step_context& step, std::int32_t* argmax) const {
-  greedy_sample_params sample{.logits = logits(step),
-                              .logits_stride = config_.vocab_size,
-                              .rows = head_lines(step.key),
-                              .vocab_size = config_.vocab_size,
-                              .live_rows = step.live_rows,
-                              .query_counts = step.query_counts,
-                              .next_token = step.next_token,
-                              .faults = step.faults};
-  if (!all_tokens_to_head(step.key)) return greedy_sample(step.stream, sample);
-  // one argmax a token; a NaN counts only on the path that the accept walks, so it is the accept that reports
-  sample.live_rows = step.cu_seqlens_q + step.key.rows;
-  sample.query_counts = nullptr;
-  sample.next_token = argmax;
-  sample.faults = {};
-  greedy_sample(step.stream, sample);
-  greedy_accept(step.stream, {.verify = {.live_rows = step.live_rows,
-                                         .rows = step.key.rows,
-                                         .max_query_count = static_cast<std::int32_t>(step.accepted.stride),
-                                         .cu_seqlens_q = step.cu_seqlens_q,
-                                         .token_ids = step.token_ids},
-                              .argmax = argmax,
-                              .result = step.accepted,
-                              .faults = step.faults});
+void llama_model::emit(const step_context& step) const {
+  choose_tokens(step, {.data = logits(step), .stride = config_.vocab_size, .vocab_size = config_.vocab_size});
 }
 
 std::unique_ptr<llama_model> make_llama(device where, const llama_weights& weights) {

@@ -8,6 +8,13 @@
 
 namespace stepgraph::llama {
 
+/// Which steps a model defines. Greedy ones have variant 0, sampled ones 1; verify steps with trees 2 and 3.
+struct step_choice {
+  bool verify = false;
+  bool sampled = false;
+  bool trees = false;
+};
+
 /// A Llama-architecture model as the body of stepgraph's steps. One forward pass serves every kind of step:
 /// the tokens are packed, each sees its own causal length of its row's pages, and the row's last token goes
 /// to the output head.
@@ -26,9 +33,15 @@ class llama_model {
   /// Scratch that `forward` needs in a bucket, bytes.
   virtual std::size_t scratch_bytes(const step_key& key) const = 0;
 
-  /// Enqueues the whole forward pass and greedy sampling, or in a verify step greedy accept. Neither
-  /// allocates nor synchronises.
-  virtual void forward(const step_context& step) const = 0;
+  /// Enqueues the forward pass up to the logits. Neither allocates nor synchronises.
+  virtual void enqueue_logits(const step_context& step) const = 0;
+
+  /// Enqueues the whole forward pass and what follows from its logits; also as a draft's step, where it takes
+  /// no notice of the target's states. Neither allocates nor synchronises.
+  void forward(const step_context& step) const {
+    enqueue_logits(step);
+    emit(step);
+  }
 
   /// The logits of the step that ran last, float32, in device memory: [rows, vocab_size], in a verify step
   /// [tokens, vocab_size]. They are the head of the scratch.
@@ -37,7 +50,10 @@ class llama_model {
   }
 
   /// The decode and extend (and verify) steps of this model, which must outlive the executor that runs them.
-  std::vector<step_definition> steps(bool with_verify = false) const;
+  std::vector<step_definition> steps(bool with_verify = false) const {
+    return steps(step_choice{.verify = with_verify});
+  }
+  std::vector<step_definition> steps(const step_choice& choice) const;
 
   /// Bytes of weights that one token reads.
   virtual std::size_t weight_bytes() const noexcept = 0;
@@ -47,8 +63,8 @@ class llama_model {
   static int head_lines(const step_key& key) { return all_tokens_to_head(key) ? key.tokens : key.rows; }
 
  protected:
-  /// Argmax of the head's logits and what follows from it; `argmax` is scratch for [tokens].
-  void emit(const step_context& step, std::int32_t* argmax) const;
+  /// What follows from the head's logits.
+  void emit(const step_context& step) const;
 
   llama_model(const llama_config& config, element_type cache_type)
       : config_(config), cache_type_(cache_type) {}

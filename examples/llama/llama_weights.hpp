@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -52,13 +53,22 @@ struct llama_layer_weights {
   tensor down;                        // [hidden, ffn]
 };
 
+/// What a draft head has before its layer: a product of two normalised lines side by side, a token's embedding and
+/// the hidden state that it is fed.
+struct input_fusion {
+  std::vector<float> embedding_norm;  // [hidden]
+  std::vector<float> hidden_norm;     // [hidden]
+  tensor weight;                      // [hidden, 2 * hidden]: columns of the embedding, then of the state
+};
+
 /// All weights of one model, as the file (or the generator) has them.
 struct llama_weights {
   llama_config config;
   tensor token_embedding;  // [vocab, hidden]
   std::vector<llama_layer_weights> layers;
-  std::vector<float> output_norm;  // [hidden]
-  tensor output;                   // [vocab, hidden]; the embedding itself where the model ties them
+  std::vector<float> output_norm;      // [hidden]
+  tensor output;                       // [vocab, hidden]; the embedding itself where the model ties them
+  std::optional<input_fusion> fusion;  // of a draft head; the embedding then has the target's rows
   std::shared_ptr<const void> storage;
 };
 

@@ -41,10 +41,12 @@ void attend(const paged_attention_params& p, int token, int head) {
     end = row < 0 || row >= p.rows ? 0 : capacity;
   }
   if (end <= 0) {
+    if (guard_off("nan-empty")) return;
     std::fill_n(output, HeadSize, from_float<T>(0.0f));
     if (p.log_sum_exp) p.log_sum_exp[at] = minus_infinity;
     return;
   }
+  if (guard_off("nan-tail")) end = pages_of(end, p.page_shift) << p.page_shift;
   float query[HeadSize];
   for (int d = 0; d < HeadSize; ++d)
     query[d] = to_float(static_cast<const T*>(p.query)[at * HeadSize + d]) * p.scale;

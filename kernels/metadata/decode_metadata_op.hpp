@@ -55,7 +55,8 @@ struct plain_decode_metadata_op {
 
   STEPGRAPH_HD line load(int row) const {
     const std::int64_t request = p.requests[row];
-    const auto live = static_cast<std::int32_t>(pages_of(p.lengths.length(row), p.source.page_shift));
+    const auto live = static_cast<std::int32_t>(
+        guard_off("tail-wild") ? p.page_columns : pages_of(p.lengths.length(row), p.source.page_shift));
     return {live, live, p.source.has_request(request) ? p.source.line(request) : nullptr};
   }
 

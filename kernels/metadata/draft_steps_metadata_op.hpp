@@ -35,7 +35,7 @@ struct draft_steps_metadata_op {
   template <class Team>
   STEPGRAPH_HD void step_vectors(Team& team, int step) const {
     row_lengths lengths = p.decode.lengths;
-    lengths.delta = step + 1;
+    lengths.delta = guard_off("chain-advance") ? 1 : step + 1;
     const std::int64_t rows = lengths.rows, tokens = p.query.tokens;
     const index_sink cu = p.cu_seqlens_k.from(step * (rows + 1));
     std::int64_t length_before = 0, query_before = 0;

@@ -14,7 +14,9 @@ struct kv_split_plan_op {
   kv_split_plan_params p;
 
   STEPGRAPH_HD static std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-  STEPGRAPH_HD std::int64_t tiles(int row) const { return up(p.lengths.length(row), p.tile); }
+  STEPGRAPH_HD std::int64_t tiles(int row) const {
+    return up(guard_off("frozen-plan") ? p.lengths.cap : p.lengths.length(row), p.tile);
+  }
 
   /// Tiles of a row's chunks, where an even share is `share` tiles.
   STEPGRAPH_HD std::int64_t chunk_tiles(std::int64_t row_tiles, std::int64_t share) const {

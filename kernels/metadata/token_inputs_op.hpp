@@ -37,7 +37,10 @@ struct token_inputs_op {
     p.row_of[token] = at.row;
     if (p.position) p.position[token] = static_cast<std::int32_t>(position);
     if (p.causal_length) p.causal_length[token] = static_cast<std::int32_t>(at.causal);
-    if (p.out_cache_loc) p.out_cache_loc.store(token, at.causal > 0 ? store_slot(at) : p.skip);
+    if (p.out_cache_loc)
+      p.out_cache_loc.store(token, at.causal > 0                    ? store_slot(at)
+                                   : guard_off("sink-or-minus-one") ? -1 - p.skip
+                                                                    : p.skip);
   }
 
   STEPGRAPH_HD std::int64_t store_slot(const token_place& at) const {

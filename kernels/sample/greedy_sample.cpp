@@ -11,18 +11,13 @@ namespace stepgraph {
 namespace {
 
 void sample_row(const greedy_sample_params& p, int row) {
-  if (row >= live_count(p.live_rows, p.rows)) {
-    p.next_token[row] = 0;
-    return;
-  }
-  if (p.query_counts && p.query_counts[row] <= 0) {
-    p.next_token[row] = -1;
-    return;
-  }
+  const bool live = row < live_count(p.live_rows, p.rows);
+  if (!live || (p.query_counts && p.query_counts[row] <= 0))
+    return p.out.store(p.next_token, row, live ? -1 : 0);
   const logits_line line{p.logits + row * p.logits_stride,
                          p.allowed.words ? p.allowed.words + row * p.allowed.stride : nullptr, p.vocab_size};
   const largest_logit best = host_row_team::largest(line);
-  p.next_token[row] = best.nan_id != INT_MAX ? -1 : best.id >= 0 ? best.id : -2;
+  p.out.store(p.next_token, row, best.nan_id != INT_MAX ? -1 : best.id >= 0 ? best.id : -2);
   if (best.nan_id != INT_MAX)
     p.faults.report(op_id::greedy_sample, row, row_status::nan_logits, best.nan_id);
   else if (best.id < 0)

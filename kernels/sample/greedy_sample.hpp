@@ -5,6 +5,7 @@
 #include "graphs/stream.hpp"
 #include "kernels/guard.hpp"
 #include "kernels/sample/sampling_settings.hpp"
+#include "kernels/sample/token_output.hpp"
 
 namespace stepgraph {
 
@@ -20,6 +21,7 @@ struct greedy_sample_params {
   const std::int32_t* query_counts = nullptr;  // [rows] or null; a row with 0 gets -1
   allowed_view allowed{};                      // a line a row
   std::int32_t* next_token = nullptr;          // out [rows]; 0 for dead rows
+  token_output out{};                          // where and how they are written
   fault_sink faults{};
 };
 

@@ -33,6 +33,7 @@ STEPGRAPH_HD philox_words philox4x32_10(philox_words c, std::uint32_t key_low, s
 
 /// A 32-bit word as a uniform number in [0, 1): 24 bits, because more would round to 1.
 STEPGRAPH_HD float uniform_of(std::uint32_t word) {
+  if (guard_off("coin-one")) return static_cast<float>(word) * 0x1p-32f;
   return static_cast<float>(word >> 8) * 0x1p-24f;
 }
 
@@ -61,7 +62,8 @@ class random_number {
   /// `position` is that of the token being decided. `node` is the node being decided (the draft step, counted
   /// from 1, in a chain); of a residual or bonus draw the node that the drawn token follows. Below 2^24.
   STEPGRAPH_HD random_number(random_stream from, std::uint32_t position, std::uint32_t node) {
-    const philox_words counter{{position, static_cast<std::uint32_t>(Purpose) << 24 | (node & 0xffffffu),
+    const std::uint32_t purpose_word = guard_off("same-coin") ? 0 : static_cast<std::uint32_t>(Purpose);
+    const philox_words counter{{position, purpose_word << 24 | (node & 0xffffffu),
                                 static_cast<std::uint32_t>(from.request),
                                 static_cast<std::uint32_t>(from.request >> 32)}};
     value_ = uniform_of(philox4x32_10(counter, static_cast<std::uint32_t>(from.seed),

@@ -5,6 +5,7 @@
 #include "graphs/stream.hpp"
 #include "kernels/guard.hpp"
 #include "kernels/sample/sampling_settings.hpp"
+#include "kernels/sample/token_output.hpp"
 
 namespace stepgraph {
 
@@ -26,10 +27,9 @@ struct sample_tokens_params {
   std::int32_t position_offset = 0;        // 0 with lengths that count the new token, draft step, ...
   draw_purpose purpose = draw_purpose::bonus_draw;  // or draft_draw
   std::int32_t node = 0;                            // node of the draw, see random_number; below 2^24
-  const std::int32_t* target_ids =
-      nullptr;  // [vocab_size] or null: target id of each id of a reduced vocabulary
 
   std::int32_t* next_token = nullptr;     // out [rows]; 0 for dead rows
+  token_output out{};                     // where and how they, and lines of probabilities, are written
   float* probabilities = nullptr;         // out [rows, vocab_size] or null: p, live rows that drew alone
   std::int64_t probabilities_stride = 0;  // elements between rows
   float* logprobs = nullptr;              // out [rows] or null: ln p(token); 0 where none was drawn

@@ -27,12 +27,12 @@ struct sample_tokens_op {
     if (d.status != 0) return fault(team, row, static_cast<row_status>(d.status), d.nan_id);
     const int token = draw(team, line, d, settings, row);
     if (p.probabilities) {
-      float* const out = p.probabilities + row * p.probabilities_stride;
+      float* const out = p.probabilities + p.out.line_of(row) * p.probabilities_stride;
       for (int id = team.rank(); id < p.vocab_size; id += team.size())
         out[id] = static_cast<float>(d.probability(line, id));
     }
     if (team.rank() != 0) return;
-    p.next_token[row] = p.target_ids ? p.target_ids[token] : token;
+    p.out.store(p.next_token, row, token);
     if (p.logprobs) p.logprobs[row] = static_cast<float>(log(d.probability(line, token)));
     if (p.unfiltered_logprobs)
       p.unfiltered_logprobs[row] =
@@ -55,7 +55,7 @@ struct sample_tokens_op {
   template <class Team>
   STEPGRAPH_HD void none(Team& team, int row, std::int32_t token) const {
     if (team.rank() != 0) return;
-    p.next_token[row] = token;
+    p.out.store(p.next_token, row, token);
     if (p.logprobs) p.logprobs[row] = 0.0f;
     if (p.unfiltered_logprobs) p.unfiltered_logprobs[row] = 0.0f;
   }

@@ -54,7 +54,7 @@ struct accept_result {
 
   /// The walk is over; `bonus` is the token after the kept ones, or negative where the row ended without.
   STEPGRAPH_HD void finish(int row, int accepted, std::int32_t bonus) const {
-    path_of(row)[0] = 0;
+    path_of(row)[0] = accepted == 0 && guard_off("accept-zero") ? -1 : 0;
     if (bonus >= 0) emitted(row)[accepted] = bonus;
     accept_count[row] = accepted;
     emit_count[row] = accepted + (bonus >= 0 ? 1 : 0);

@@ -89,10 +89,13 @@ struct commit_kv_op {
       const auto part = static_cast<int>(column % pieces), head = static_cast<int>(column / pieces % p.heads);
       const kv_plane plane = p.planes[column / pieces / p.heads];
       const std::int64_t offset = head * plane.head_stride + part * std::int64_t{16};
-      for (int place = 1; place <= kept; ++place) {
+      for (int i = 1; i <= kept; ++i) {
+        const int place = guard_off("commit-race") ? kept + 1 - i : i;
         const std::int32_t node = path[place];
         if (node == place || node < place || node >= count) continue;
-        const std::int64_t from = p.slots[first + node], to = p.slots[first + place];
+        const std::int64_t from = p.slots[first + node];
+        std::int64_t to = p.slots[first + place];
+        if (guard_off("shared-prefix")) to = to >> p.page_shift << p.page_shift;
         if (!usable(row, from, column) || !usable(row, to, column)) continue;
         *at(plane, to, offset) = *at(plane, from, offset);
       }

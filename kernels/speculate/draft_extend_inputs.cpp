@@ -12,6 +12,8 @@ void check(const draft_extend_inputs_params& p) {
   check(p.inputs);
   STEPGRAPH_EXPECTS(p.query_counts, op, ": query_counts is null");
   STEPGRAPH_EXPECTS(p.token_ids, op, ": token_ids is null");
+  STEPGRAPH_EXPECTS(!p.plain.accepts || (p.plain.token_ids && p.plain.query_counts && p.plain.last_token), op,
+                    ": a pointer of plain is null");
   STEPGRAPH_EXPECTS(p.inputs.lengths.rows == p.verify.rows, op, ": inputs.lengths.rows ",
                     p.inputs.lengths.rows, " differs from verify.rows ", p.verify.rows);
   STEPGRAPH_EXPECTS(p.inputs.query_counts == p.query_counts, op,

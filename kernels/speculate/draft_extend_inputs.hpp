@@ -8,18 +8,31 @@
 
 namespace stepgraph {
 
+/// The target step before it was no verify step: all its tokens are in the cache, and each is paired with the
+/// token after it, the last one of a row with the request's last token.
+struct plain_step_view {
+  const std::int32_t* accepts = nullptr;       // device number: 0 if it was none. Null: it always was
+  const std::int32_t* token_ids = nullptr;     // [tokens] of that step
+  const std::int32_t* query_counts = nullptr;  // [rows]
+  const std::int32_t* last_token = nullptr;    // [requests]; negative: the row has nothing to pair
+};
+
 /// The inputs of a draft-extend step, packed: for every position p that a round put into the target's cache,
-/// the token at p + 1 and the place of the target's hidden state at p among the verify step's tokens. A row
+/// the token at p + 1 and the place of the target's hidden state at p among the target step's tokens. A row
 /// that was cut or ended without a bonus has as many entries as it has tokens to pair; a finished one has
 /// none. Vectors are written in full at every replay; dead rows and tokens get 0.
 struct draft_extend_inputs_params {
-  verify_view verify{};                    // of the round; token_ids and parents are not read
-  accept_result result{};                  // of the round, read: emit_count, cache_advance, emit_tokens, path
+  verify_view verify{};    // of the round; token_ids and parents are not read
+  accept_result result{};  // of the round, read: emit_count, cache_advance, emit_tokens, path
+  plain_step_view plain{};
   const std::int32_t* finished = nullptr;  // [requests] or null: not 0 once a request is finished
 
   std::int32_t* query_counts = nullptr;  // out [rows] E
   std::int32_t* token_ids = nullptr;     // out [tokens]
-  std::int32_t* hidden_row = nullptr;    // out [tokens] or null: token of the verify step
+  std::int32_t* hidden_row = nullptr;    // out [tokens] or null: token of the target step
+  std::int32_t* out_line = nullptr;  // out [rows] or null: the row's request; inputs.source.requests for none
+  std::int32_t* cache_seqlens = nullptr;  // out [rows] or null: len
+  std::int32_t* cu_seqlens_k = nullptr;   // out [rows + 1] or null: cumsum0(len)
   /// lengths.delta_by_row and query_counts must be the output above; seq_lens + delta are tokens before the
   /// round.
   token_inputs_params inputs{};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/metadata/row_vectors.hpp"
 #include "kernels/metadata/token_inputs_op.hpp"
 #include "kernels/speculate/draft_extend_inputs.hpp"
 
@@ -16,30 +17,46 @@ struct draft_extend_inputs_op {
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
     const int live = live_count(p.verify.live_rows, rows());
-    for (int row = team.rank(); row < rows(); row += team.size())
-      p.query_counts[row] = row < live ? count_of(row) : 0;
+    const bool plain = p.plain.accepts && *p.plain.accepts == 0;
+    for (int row = team.rank(); row < rows(); row += team.size()) {
+      const std::int32_t count = row < live ? count_of(row, plain) : 0;
+      p.query_counts[row] = count;
+      if (p.out_line)
+        p.out_line[row] =
+            count > 0 ? static_cast<std::int32_t>(p.inputs.requests[row]) : p.inputs.source.requests;
+    }
     team.sync();  // the counts are read below
     token_inputs_op{p.inputs}.vectors(team);
+    if (p.cache_seqlens)
+      write_lengths(team, p.inputs.lengths, p.cache_seqlens, p.cu_seqlens_k, {}, op_id::draft_extend_inputs);
     team.sync();  // and the rows of the tokens
     const std::int32_t live_tokens = p.inputs.cu_seqlens_q[rows()];
     for (int token = team.rank(); token < p.inputs.tokens; token += team.size()) {
       const bool is_live = token < live_tokens;
       const int row = p.inputs.row_of[token];
       const int entry = is_live ? token - p.inputs.cu_seqlens_q[row] : 0;
-      p.token_ids[token] = is_live ? p.result.emitted(row)[entry] : 0;
+      p.token_ids[token] = is_live ? token_id(row, entry, plain) : 0;
       if (p.hidden_row)
-        p.hidden_row[token] = is_live ? p.verify.cu_seqlens_q[row] + p.result.path_of(row)[entry] : 0;
+        p.hidden_row[token] =
+            is_live ? p.verify.cu_seqlens_q[row] + (plain ? entry : p.result.path_of(row)[entry]) : 0;
     }
   }
 
  private:
-  STEPGRAPH_HD std::int32_t count_of(int row) const {
+  STEPGRAPH_HD std::int32_t token_id(int row, int entry, bool plain) const {
+    if (!plain) return p.result.emitted(row)[entry];
+    return entry + 1 < p.query_counts[row] ? p.plain.token_ids[p.verify.cu_seqlens_q[row] + entry + 1]
+                                           : p.plain.last_token[p.inputs.requests[row]];
+  }
+
+  STEPGRAPH_HD std::int32_t count_of(int row, bool plain) const {
     const std::int64_t request = p.inputs.requests[row];
     if (!p.inputs.source.has_request(request)) {
       p.inputs.faults.report(op_id::draft_extend_inputs, row, row_status::request_out_of_range, request);
       return 0;
     }
     if (p.finished && p.finished[request] != 0) return 0;
+    if (plain) return p.plain.last_token[request] >= 0 ? p.plain.query_counts[row] : 0;
     const std::int32_t emitted = p.result.emit_count[row], cached = p.result.cache_advance[row];
     return emitted < cached ? emitted : cached;
   }

@@ -22,22 +22,7 @@ struct finish_rows_op {
     }
   }
 
- private:
-  STEPGRAPH_HD bool ends(std::int32_t token) const {
-    for (int i = 0; i < p.end_id_count; ++i)
-      if (p.end_ids[i] == token) return true;
-    return false;
-  }
-
-  /// Cuts the row's tokens to `kept` of them, the last of which ended the text.
-  STEPGRAPH_HD void cut(int row, int kept) const {
-    p.result.emit_count[row] = kept;
-    // the last token emitted is never in the cache: before it lie the row's old last token and kept - 1
-    // drafts
-    if (kept < p.result.cache_advance[row]) p.result.cache_advance[row] = kept;
-    p.result.next_token[row] = kept > 0 ? p.result.emitted(row)[kept - 1] : -1;
-  }
-
+  /// One row of a verify step, by one thread.
   STEPGRAPH_HD finish_reason finish(int row) const {
     const std::int64_t request = p.requests[row];
     if (request < 0 || request >= p.request_count) {
@@ -66,6 +51,57 @@ struct finish_rows_op {
     }
     if (kept < emitted) cut(row, kept);
     if (p.budget && kept > 0) p.budget[request] = budget > kept ? budget - kept : 0;
+    return note(row, request, reason);
+  }
+
+  /// A row that emits one token at most, `token` (negative: none; cut to that if the request may emit
+  /// nothing), at position `length`, which is also what it has in the cache.
+  STEPGRAPH_HD finish_reason finish_one(int row, std::int64_t length, std::int32_t& token) const {
+    const std::int64_t request = p.requests[row];
+    if (request < 0 || request >= p.request_count) {
+      p.faults.report(op_id::finish_rows, row, row_status::request_out_of_range, request);
+      token = -1;
+      return finish_reason::fault;
+    }
+    if (const std::int32_t before = p.finished[request]; before != 0) {
+      token = -1;
+      return static_cast<finish_reason>(before);
+    }
+    finish_reason reason = finish_reason::running;
+    if (p.budget && p.budget[request] <= 0) {
+      token = -1;
+      reason = finish_reason::token_budget;
+    }
+    if (token >= 0) {
+      if (p.budget) --p.budget[request];
+      if (ends(token))
+        reason = finish_reason::end_of_sequence;
+      else if (p.budget && p.budget[request] <= 0)
+        reason = finish_reason::token_budget;
+      else if (length >= p.max_context)
+        reason = finish_reason::context_limit;
+    }
+    return note(row, request, reason);
+  }
+
+ private:
+  STEPGRAPH_HD bool ends(std::int32_t token) const {
+    for (int i = 0; i < p.end_id_count; ++i)
+      if (p.end_ids[i] == token) return true;
+    return false;
+  }
+
+  /// Cuts the row's tokens to `kept` of them, the last of which ended the text.
+  STEPGRAPH_HD void cut(int row, int kept) const {
+    p.result.emit_count[row] = kept;
+    // the last token emitted is never in the cache: before it lie the row's old last token and kept - 1
+    // drafts
+    if (kept < p.result.cache_advance[row]) p.result.cache_advance[row] = kept;
+    p.result.next_token[row] = kept > 0 ? p.result.emitted(row)[kept - 1] : -1;
+  }
+
+  /// `reason`, or what ends the request beside its text; remembered.
+  STEPGRAPH_HD finish_reason note(int row, std::int64_t request, finish_reason reason) const {
     if (reason == finish_reason::running && p.row_status && p.row_status[row] != 0)
       reason = finish_reason::fault;
     if (reason == finish_reason::running && p.stop_flags && p.stop_flags[request] != 0)

@@ -19,10 +19,10 @@ struct greedy_accept_op {
     for (int row = team.rank(); row < rows(); row += team.size()) walk(row, row < live);
   }
 
- private:
+  /// One row, by one thread.
   STEPGRAPH_HD void walk(int row, bool live) const {
     const int count = p.verify.count(row);
-    if (count == 0) return p.result.none(row, live);
+    if (count == 0 && !guard_off("ragged-zero")) return p.result.none(row, live);
     const int first = p.verify.cu_seqlens_q[row];
     int current = 0, accepted = 0;
     std::int32_t best = p.argmax[first];

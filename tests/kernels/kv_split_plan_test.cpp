@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "graphs/error.hpp"
+#include "graphs/graph.hpp"
 #include "tests/kernels/metadata_outputs.hpp"
 #include "tests/reference/kv_split.hpp"
 #include "tests/reference/random_batch.hpp"
@@ -57,6 +58,35 @@ TEST_CASE("a split plan covers every row in order, within its limits") {
     make_plan(in, {.tile = 1 + i % 64, .max_splits = 1 + i % 16, .workers = 132, .capacity = rows + i * 3});
     make_plan(in, {.tile = 16, .max_splits = 8, .workers = 4, .batch_invariant = true, .capacity = rows * 8});
   }
+}
+
+TEST_CASE("frozen-plan: one captured plan follows lengths across every threshold") {
+  constexpr int rows = 3, capacity = 64;
+  const stream at(test_device());
+  const device_vector<std::int32_t> live(at, 1, rows), chunks(at, 4 * capacity, output_poison);
+  const device_vector<std::int32_t> cu(at, rows + 1, output_poison);
+  device_vector<std::int64_t> lengths(at, rows, std::int64_t{0});
+  const kv_split_plan_params p{
+      .lengths = {.live_rows = live.data(), .rows = rows, .seq_lens = lengths.data(), .cap = 1 << 20},
+      .tile = 16,
+      .max_splits = 8,
+      .workers = 4,
+      .capacity = capacity,
+      .chunks = reinterpret_cast<kv_split_chunk*>(chunks.data()),
+      .cu_chunks = cu.data()};
+  graph_exec captured = capture(at, [&](stream_ref) { kv_split_plan(at, p); }).instantiate();
+  for (const std::int64_t length : {0, 1, 15, 16, 17, 127, 128, 129, 1000, 100000, 1 << 20, 3})
+    for (const std::int64_t other : {std::int64_t{0}, std::int64_t{16}, length}) {
+      const std::vector<std::int64_t> now{length, other, 1};
+      lengths.set(now);
+      captured.launch(at);
+      const auto raw = chunks.get();
+      std::vector<reference::kv_chunk> made;
+      for (std::int32_t i = 0; i < cu.get()[rows]; ++i)
+        made.push_back({raw[4 * i], raw[4 * i + 1], raw[4 * i + 2]});
+      const std::string why = reference::check_kv_split(made, now, p.tile, p.max_splits, p.capacity);
+      CHECK_MESSAGE(why.empty(), why);
+    }
 }
 
 TEST_CASE("a split plan balances ragged work over the workers") {

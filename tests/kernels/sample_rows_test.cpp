@@ -70,8 +70,8 @@ TEST_CASE("a row without query tokens draws nothing; a reduced vocabulary draws 
                      .position = position.data(),
                      .purpose = draw_purpose::draft_draw,
                      .node = 1,
-                     .target_ids = target_ids.data(),
                      .next_token = tokens.data(),
+                     .out = {.target_ids = target_ids.data()},
                      .logprobs = logprobs.data()});
   CHECK(tokens.get() == std::vector<std::int32_t>{1007, -1, 1035, 0});
   CHECK(logprobs.get() == std::vector<float>{0, 0, 0, 0});

@@ -62,7 +62,8 @@ void compare(reference::batch in, std::int32_t skip) {
 
 }  // namespace
 
-TEST_CASE("token inputs of random ragged batches equal the definitions, with both sentinels") {
+TEST_CASE(
+    "sink-or-minus-one: token inputs of random ragged batches equal the definitions, with both sentinels") {
   for (int i = 0; i < test_rounds(60); ++i)
     compare(reference::random_batch(test_seed() + i, {.page_granular = i % 2 == 0, .poison = true}),
             i % 3 == 0 ? 0 : -1);

@@ -11,6 +11,11 @@ namespace stepgraph::reference {
 llama_reference::llama_reference(const llama::llama_weights& weights)
     : config_(weights.config), embedding_(widen(weights.token_embedding)), output_norm_(weights.output_norm) {
   if (weights.output.data.data() != weights.token_embedding.data.data()) output_ = widen(weights.output);
+  if (weights.fusion) {
+    embedding_norm_ = weights.fusion->embedding_norm;
+    state_norm_ = weights.fusion->hidden_norm;
+    fusion_ = widen(weights.fusion->weight);
+  }
   for (const llama::llama_layer_weights& from : weights.layers) {
     layer& to = layers_.emplace_back();
     to.attention_norm = from.attention_norm;
@@ -33,10 +38,24 @@ void llama_reference::reset() {
   length_ = 0;
 }
 
-std::vector<float> llama_reference::forward(int token) {
-  if (token < 0 || token >= config_.vocab_size) throw std::out_of_range("llama_reference: token");
+std::vector<double> llama_reference::embed(int token) const {
+  if (token < 0 || token >= embedding_.rows) throw std::out_of_range("llama_reference: token");
   const float* row = &embedding_.values[static_cast<std::size_t>(token * embedding_.columns)];
-  std::vector<double> x(row, row + embedding_.columns);
+  return std::vector<double>(row, row + embedding_.columns);
+}
+
+std::vector<float> llama_reference::forward(int token) {
+  return run(embed(token));
+}
+
+std::vector<float> llama_reference::forward(int token, std::span<const float> state) {
+  std::vector<double> pair = normalize(embed(token), embedding_norm_);
+  const std::vector<double> second = normalize(std::vector<double>(state.begin(), state.end()), state_norm_);
+  pair.insert(pair.end(), second.begin(), second.end());
+  return run(multiply(fusion_, pair));
+}
+
+std::vector<float> llama_reference::run(std::vector<double> x) {
   for (layer& layer : layers_) {
     const std::vector<double> before_attention = normalize(x, layer.attention_norm);
     std::vector<double> query = multiply(layer.query, before_attention);
@@ -57,6 +76,7 @@ std::vector<float> llama_reference::forward(int token) {
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += down[i];
   }
   ++length_;
+  hidden_ = x;
   const std::vector<double> logits =
       multiply(output_.values.empty() ? embedding_ : output_, normalize(x, output_norm_));
   return std::vector<float>(logits.begin(), logits.end());

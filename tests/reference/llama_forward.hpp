@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "examples/llama/llama_weights.hpp"
@@ -16,6 +17,12 @@ class llama_reference {
 
   /// Feeds `token` at the next position; logits [vocab].
   std::vector<float> forward(int token);
+
+  /// The same of a draft head, which is fed `state` [hidden] beside the token; logits [its own vocab].
+  std::vector<float> forward(int token, std::span<const float> state);
+
+  /// The state after the last layer, before the norm of the output, of the token fed last; [hidden].
+  const std::vector<double>& hidden() const { return hidden_; }
 
   /// Forgets all tokens fed so far.
   void reset();
@@ -35,6 +42,8 @@ class llama_reference {
     std::vector<double> keys, values;  // [length, kv_heads * head_size], keys after rotation
   };
 
+  std::vector<double> embed(int token) const;
+  std::vector<float> run(std::vector<double> x);
   static matrix widen(const llama::tensor& weight);
   static std::vector<double> multiply(const matrix& weight, const std::vector<double>& x);
   std::vector<double> normalize(const std::vector<double>& x, const std::vector<float>& gain) const;
@@ -44,8 +53,10 @@ class llama_reference {
   llama::llama_config config_;
   matrix embedding_;
   std::vector<layer> layers_;
-  std::vector<float> output_norm_;
+  std::vector<float> output_norm_, embedding_norm_, state_norm_;
   matrix output_;  // empty where the embedding serves
+  matrix fusion_;  // of a draft head
+  std::vector<double> hidden_;
   int length_ = 0;
 };
 

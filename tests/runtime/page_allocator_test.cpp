@@ -43,7 +43,7 @@ TEST_CASE("a request grows by the pages its tokens need, and says so in patches"
   CHECK(table.pages_needed(request, 16) == 1);
   CHECK(table.grow(request, 16, patches) == 1);
   CHECK(table.fresh(request));  // until a step with its tokens is under way
-  table.note_step(request, 1, 16);
+  table.note_step(request, 16);
   CHECK_FALSE(table.fresh(request));
   CHECK(patches[0].index == 0);
   CHECK(table.grow(request, 0, patches) == 0);
@@ -88,21 +88,36 @@ TEST_CASE("growth for a step that was not launched is taken back") {
   CHECK(patches[0].index == 1);
 }
 
-TEST_CASE(
-    "the bound settles with the results, unless a later step is under way or the line has a new owner") {
+TEST_CASE("the bound settles with the results to what later steps may add, unless the line has a new owner") {
   request_table table(1, 64, 4, 9);
   request_id request = table.open();
   page_patch patches[8];
   table.grow(request, 9, patches);
-  table.note_step(request, 1, 9);
+  const line_mark first = table.note_step(request, 9);
   table.grow(request, 9, patches);
-  table.note_step(request, 2, 9);
-  table.settle(request, 1, 3);
+  const line_mark second = table.note_step(request, 9);
   CHECK(table.length_bound(request) == 18);
-  table.settle(request, 2, 4);
+  table.settle(request, first, 3);
+  CHECK(table.length_bound(request) == 12);
+  table.settle(request, second, 4);
+  CHECK(table.length_bound(request) == 4);
+  table.settle(request, first, 3);  // again: it can only say less
   CHECK(table.length_bound(request) == 4);
   table.close(request, 2);
   request = table.open();
-  table.settle(request, 2, 4);
+  table.settle(request, second, 4);
   CHECK(table.length_bound(request) == 0);
+}
+
+TEST_CASE("growth goes no further than the context") {
+  request_table table(1, 20, 4, 9);
+  const request_id request = table.open();
+  page_patch patches[8];
+  CHECK(table.grow(request, 18, patches) == 2);
+  const line_mark mark = table.note_step(request, 18);
+  CHECK(table.grow(request, 30, patches) == 0);
+  CHECK(table.length_bound(request) == 20);
+  CHECK(table.capacity(request) == 32);
+  table.settle(request, mark, 10);
+  CHECK(table.length_bound(request) == 20);
 }

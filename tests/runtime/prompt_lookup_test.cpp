@@ -27,3 +27,12 @@ TEST_CASE("prompt look-up proposes what followed the latest earlier place of the
   CHECK(lookup({1, 2, 3, 4, 9, 3, 8, 1, 2, 3}, 1) == tokens{4});
   CHECK(lookup({6, 6, 6}, 8) == tokens{6});
 }
+
+TEST_CASE("look-up as a tree proposes continuations that differ in their first token, the latest first") {
+  const std::vector<std::int32_t> history{7, 1, 2, 7, 3, 4, 7, 1, 9, 7};
+  std::vector<std::int32_t> drafts(6), parents(6);
+  REQUIRE(prompt_lookup_tree(history, drafts, parents, 2) == 6);
+  CHECK(drafts == std::vector<std::int32_t>{1, 9, 7, 3, 4, 7});
+  CHECK(parents == std::vector<std::int32_t>{0, 1, 2, 0, 4, 5});
+  CHECK(prompt_lookup_tree(std::vector<std::int32_t>{1, 2, 3}, drafts, parents, 2) == 0);
+}

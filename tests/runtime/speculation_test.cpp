@@ -23,7 +23,9 @@ llama::drafter noisy(const std::map<text, text>& texts, int vocab, std::uint64_t
       if (history.size() < prompt.size() || !std::ranges::equal(history.first(prompt.size()), prompt))
         continue;
       const std::size_t generated = history.size() - prompt.size();
-      const auto wanted = static_cast<std::size_t>(random->below(std::ssize(drafts) + 1));
+      // often as many as there may be, so that the longest accepts occur, too
+      const auto wanted = static_cast<std::size_t>(random->one_in(2) ? std::ssize(drafts)
+                                                                     : random->below(std::ssize(drafts) + 1));
       const std::size_t count = std::min(wanted, answer.size() - std::min(generated, answer.size()));
       for (std::size_t i = 0; i < count; ++i)
         drafts[i] =

@@ -1,0 +1,204 @@
+// What a speculative round costs beside model and attention: every node of its bookkeeping by the device's own
+// clock, with bodies that only choose tokens, all drafts being accepted.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <optional>
+
+#include "bench/graph_chain.hpp"
+#include "bench/report.hpp"
+#include "graphs/memory_resource.hpp"
+#include "kernels/sample/target_distribution.hpp"
+#include "runtime/choose_tokens.hpp"
+#include "runtime/step_executor.hpp"
+
+namespace {
+
+using namespace stepgraph;
+
+struct options {
+  std::string out = "-";
+  std::string commit = "unknown";
+  int vocab_size = 49152;
+  int draft_length = 4;
+  int rounds = 300;
+  std::vector<int> batches{1, 4, 16, 64};
+};
+
+/// Every line holds the same logits, so that target and draft agree.
+class fixed_logits {
+ public:
+  fixed_logits(stream_ref at, int lines, int vocab_size)
+      : vocab_size_(vocab_size), block_(device_memory(at.where()), 4ul * lines * vocab_size) {
+    std::vector<float> values(static_cast<std::size_t>(lines) * vocab_size);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = -4.0f + 1e-3f * static_cast<float>(i % vocab_size * 7919 % 4001);
+    for (int line = 0; line < lines; ++line) values[static_cast<std::size_t>(line) * vocab_size + 17] = 9.0f;
+    at.copy(block_.data(), values.data(), block_.bytes());
+    at.synchronize();
+  }
+  head_logits head() const {
+    return {.data = block_.as<const float>(), .stride = vocab_size_, .vocab_size = vocab_size_};
+  }
+
+ private:
+  int vocab_size_;
+  buffer block_;
+};
+
+enum class bodies { greedy, sampled, empty };
+
+/// Rounds with bodies that choose tokens are timed node by node; those whose bodies are empty as a whole, so that
+/// nodes may overlap as they do in use. There the tokens are those that the eager warm-up left, all 0.
+void measure(const options& how, int batch, bodies body, bench::report& report) {
+  const bool sampled = body == bodies::sampled, empty = body == bodies::empty;
+  const device where = device::cuda();
+  const stream at(where);
+  const int width = how.draft_length + 1;
+  const fixed_logits logits(at, batch * width, how.vocab_size);
+  std::vector<step_definition> steps;
+  std::optional<step_context> seen;
+  for (const step_kind kind :
+       {step_kind::extend, step_kind::target_verify, step_kind::draft_extend, step_kind::draft_decode})
+    steps.push_back({.kind = kind,
+                     .variant = 0,
+                     .body =
+                         [&, kind](const step_context& step) {
+                           if (kind == step_kind::target_verify) seen = step;
+                           if (!empty) return choose_tokens(step, logits.head());
+                           // a first draft is good for one round: that is set anew, by a node of its own
+                           if (step.stream.is_capturing() && kind != step_kind::draft_extend) return;
+                           const auto zero = [&](std::int32_t* tokens, int count) {
+                             if (tokens) step.stream.fill(tokens, 0, 4ul * count);
+                           };
+                           zero(step.next_token, step.out_line ? batch + 1 : batch);
+                           zero(step.feed_token, batch);
+                           zero(step.argmax, step.key.tokens);
+                         },
+                     .sampled = sampled});
+  const kv_layout layout{.type = element_type::bf16, .layers = 1, .kv_heads = 1, .head_size = 64};
+  const step_limits limits{.max_rows = batch,
+                           .max_step_tokens = batch * width,
+                           .max_draft_tokens = how.draft_length,
+                           .max_requests = batch,
+                           .max_context = 1 << 15,
+                           .page_size = 16,
+                           .vocab_size = how.vocab_size,
+                           .hidden_size = 64};
+  step_executor executor(
+      where, limits, layout, steps,
+      {.stream = at.ref(),
+       .row_buckets = bucket_policy::exactly({batch}),
+       .token_buckets = bucket_policy::exactly({batch * width}),
+       .draft = draft_shape{.layout = layout, .hidden_size = 64, .vocab_size = how.vocab_size},
+       .draft_lengths = {how.draft_length},
+       .finish = finish_options{{2, 3}},
+       .timing = empty ? step_timing::steps : step_timing::nodes});
+  executor.capture();
+  const std::vector<std::int32_t> prompt{1};
+  std::vector<step_row> rows;
+  for (int i = 0; i < batch; ++i)
+    rows.push_back({.request = executor.open({.sampling = {.temperature = sampled ? 0.8f : 0.0f,
+                                                           .top_k = 50,
+                                                           .top_p = 0.95f,
+                                                           .seed = 1,
+                                                           .request = std::uint64_t(i) + 1}}),
+                    .tokens = 1,
+                    .token_ids = prompt});
+  const auto wait = [&](const step_round& round) { return executor.wait(*executor.replay(round)); };
+  wait({.kind = step_kind::extend, .rows = rows, .extend_draft = true});
+  for (step_row& row : rows) row = {.request = row.request, .tokens = width};
+  std::int64_t emitted = 0;
+  for (int i = 0; i < how.rounds; ++i)
+    for (const row_result& each : wait({.kind = step_kind::target_verify,
+                                  .rows = rows,
+                                  .draft_length = how.draft_length,
+                                  .extend_draft = true}))
+      emitted += each.count;
+  at.synchronize();
+  const step_times& times = executor.statistics().times;
+  if (empty) {
+    double all = 0;
+    std::printf("\nbatch %d, K %d, greedy, bodies empty: %.2f tokens a row and round\n", batch,
+                how.draft_length, double(emitted) / (double(how.rounds) * batch));
+    for (const step_kind kind :
+         {step_kind::draft_decode, step_kind::target_verify, step_kind::draft_extend}) {
+      const time_statistics& time = times.by_kind[static_cast<int>(kind)];
+      std::printf("  %-14s from begin to end %6.2f us, least %6.2f\n", to_string(kind), time.mean(),
+                  time.smallest);
+      all += time.mean();
+      report.add(std::string("round/") + to_string(kind) + "/all bookkeeping",
+                 {{"batch", batch}, {"draft_length", how.draft_length}},
+                 {.median = time.mean(),
+                  .minimum = time.smallest,
+                  .maximum = time.largest,
+                  .count = static_cast<int>(time.count)});
+    }
+    std::printf("  the round's bookkeeping: %.2f us, three readings of the clock included\n", all);
+    return;
+  }
+  double clock = 1e9, round = 0;
+  for (const auto& nodes : times.nodes)
+    if (!nodes.empty() && nodes.front().time.count > 1) clock = std::min(clock, nodes.front().time.mean());
+  std::printf(
+      "\nbatch %d, K %d, %s: %.2f tokens a row and round; reading the clock takes %.2f us, taken off below\n",
+      batch, how.draft_length, sampled ? "sampled" : "greedy", double(emitted) / (double(how.rounds) * batch),
+      clock);
+  for (const step_kind kind : {step_kind::draft_decode, step_kind::target_verify, step_kind::draft_extend}) {
+    const auto& nodes = times.nodes[static_cast<int>(kind)];
+    for (std::size_t i = 1; i < nodes.size(); ++i) {
+      const time_statistics& time = nodes[i].time;
+      const char* name = std::string(nodes[i].name) == "body" ? "choose_tokens" : nodes[i].name;
+      std::printf("  %-14s %-22s mean %6.2f us, least %6.2f, most %6.2f\n", to_string(kind), name,
+                  time.mean() - clock, time.smallest - clock, time.largest - clock);
+      round += time.mean() - clock;
+      report.add(std::string("round/") + to_string(kind) + "/" + name,
+                 {{"batch", batch}, {"draft_length", how.draft_length}, {"sampled", sampled}, {"node", i}},
+                 {.median = time.mean() - clock,
+                  .minimum = time.smallest - clock,
+                  .maximum = time.largest - clock,
+                  .count = static_cast<int>(time.count)});
+    }
+  }
+  std::printf("  all nodes: %.2f us\n", round);
+  if (!sampled) return;
+  // the accept's passes over the logits, each by itself, on what the last round left
+  const auto distribution = bench::time_chain(at, [&](stream_ref s) {
+    target_distribution(s, {.logits = logits.head().data,
+                            .logits_stride = how.vocab_size,
+                            .tokens = seen->key.tokens,
+                            .vocab_size = how.vocab_size,
+                            .live_tokens = seen->cu_seqlens_q + seen->key.rows,
+                            .row_of = seen->row_of,
+                            .sampling = seen->sampling,
+                            .distributions = seen->distributions});
+  });
+  const std::int64_t bytes = std::int64_t{4} * batch * width * how.vocab_size;
+  std::printf("  target_distribution alone: %.2f us for %.2f MB of logits read once\n", distribution.median,
+              1e-6 * double(bytes));
+  report.add("round/target_distribution", {{"batch", batch}, {"draft_length", how.draft_length}},
+             distribution, bytes);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  options how;
+  CLI::App app{"Times the bookkeeping of speculative rounds, node by node."};
+  app.add_option("--out", how.out, "JSON file, - for standard output")->capture_default_str();
+  app.add_option("--commit", how.commit, "what was built");
+  app.add_option("--vocab", how.vocab_size, "tokens of the vocabulary")->capture_default_str();
+  app.add_option("--draft-length", how.draft_length, "K")->capture_default_str();
+  app.add_option("--rounds", how.rounds, "rounds to measure")->capture_default_str();
+  app.add_option("--batch", how.batches, "rows")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    bench::report report(device::cuda(), how.commit);
+    for (const bodies body : {bodies::empty, bodies::greedy, bodies::sampled})
+      for (const int batch : how.batches) measure(how, batch, body, report);
+    report.write(how.out);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "bench_round: %s\n", failure.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,428 @@
+#include "examples/llama/llama_layers.hpp"
+
+#include <cublas_v2.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "examples/llama/cluster_attention.hpp"
+#include "examples/llama/cuda_llama_kernels.cuh"
+#include "examples/llama/fuse_inputs.cuh"
+#include "examples/llama/host_ops.hpp"
+#include "examples/llama/llama_model.hpp"
+#include "examples/llama/skinny_matmul.hpp"
+#include "graphs/memory_resource.hpp"
+#include "kernels/attention/paged_attention.hpp"
+
+namespace stepgraph::llama {
+namespace {
+
+void check_cublas(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw cuda_error(message(call, ": ", cublasGetStatusString(status)), static_cast<int>(status));
+}
+
+buffer upload_rope(device where, const llama_config& config) {
+  const rope_table table(config.max_context, config.head_size, config.rope_base);
+  std::vector<float> values;
+  for (int position = 0; position < config.max_context; ++position)
+    values.insert(values.end(), table.row(position).begin(), table.row(position).end());
+  buffer made(device_memory(where), values.size() * sizeof(float));
+  const stream loading(where);
+  loading.ref().copy(made.data(), values.data(), made.bytes());
+  loading.synchronize();
+  return made;
+}
+
+class forward_pass {
+ public:
+  virtual ~forward_pass() = default;
+  virtual void forward(const step_context& step) const = 0;
+
+  struct places {
+    std::size_t residual, spare, bytes;
+  };
+  virtual places layout(const step_key& key) const = 0;
+};
+
+template <class T>
+class typed_pass final : public forward_pass {
+ public:
+  typed_pass(device where, const llama_config& config, device_weights weights)
+      : where_(where),
+        config_(config),
+        weights_(std::move(weights)),
+        attention_(config.heads * config.head_size),
+        qkv_(attention_ + 2 * config.kv_heads * config.head_size),
+        may_fuse_(std::is_same_v<T, bf16> && config.hidden_size % 32 == 0 && attention_ % 32 == 0 &&
+                  config.ffn_size % 32 == 0),
+        workspace_(device_memory(where), 32 << 20),
+        rope_(upload_rope(where, config)) {
+    attention_workspace_ = buffer(device_memory(where), attention_workspace_bytes());
+    const stream loading(where);
+    loading.ref().fill(attention_workspace_.data(), 0, attention_workspace_.bytes());
+    loading.synchronize();
+    check_cublas(cublasCreate(&cublas_), "cublasCreate");
+    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
+  }
+  ~typed_pass() override { (void)cublasDestroy(cublas_); }
+
+  places layout(const step_key& key) const override {
+    const scratch s = place(nullptr, key);
+    return {.residual = reinterpret_cast<std::size_t>(s.hidden),
+            .spare = reinterpret_cast<std::size_t>(s.spare),
+            .bytes = s.bytes};
+  }
+
+  void forward(const step_context& step) const override {
+    scratch s = place(step.scratch.data(), step.key);
+    if (step.hidden) s.hidden = step.hidden;  // a draft is fed from there
+    check_cublas(cublasSetStream(cublas_, static_cast<cudaStream_t>(step.stream.native())),
+                 "cublasSetStream");
+    // cublasSetStream forgets the workspace
+    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
+    const bool fused = fuses(step.key);
+    if (weights_.fusion.weight)
+      fuse_inputs(step, s, fused);
+    else
+      embed(step, s, fused);
+    for (int l = 0; l < config_.layers; ++l) {
+      if constexpr (std::is_same_v<T, bf16>)
+        if (fused) {
+          fused_layer(step, s, l);
+          continue;
+        }
+      plain_layer(step, s, l);
+    }
+    if (step.hidden_out) keep_hidden(step, s);
+    head(step, s, fused);
+  }
+
+ private:
+  struct scratch {
+    float *logits, *hidden, *squares, *qkv, *gate_up;
+    T *normed, *query, *attended, *activated, *last, *pair;
+    std::uint32_t* spare;
+    std::size_t bytes;
+  };
+
+  bool fuses(const step_key& key) const { return may_fuse_ && key.tokens <= skinny_tokens; }
+
+  scratch place(std::byte* at, const step_key& key) const {
+    std::size_t offset = 0;
+    const auto take = [&]<class U>(U*& part, std::size_t count) {
+      part = reinterpret_cast<U*>(at + offset);
+      offset += (count * sizeof(U) + 255) / 256 * 256;
+    };
+    const std::size_t n = key.tokens, lines = llama_model::head_lines(key);
+    const bool fused = fuses(key);
+    scratch s{};
+    take(s.logits, lines * config_.vocab_size);
+    take(s.hidden, n * config_.hidden_size);
+    take(s.squares, fused ? n * config_.hidden_size / 8 : 0);
+    take(s.qkv, fused ? 0 : n * qkv_);
+    take(s.gate_up, fused ? 0 : n * 2 * config_.ffn_size);
+    take(s.normed, n * config_.hidden_size);
+    take(s.query, n * attention_);
+    take(s.attended, n * attention_);
+    take(s.activated, n * config_.ffn_size);
+    take(s.last, lines * config_.hidden_size);
+    take(s.pair, weights_.fusion.weight ? n * 2 * config_.hidden_size : 0);
+    take(s.spare, n);
+    s.bytes = offset;
+    return s;
+  }
+
+  void embed(const step_context& step, const scratch& s, bool fused) const {
+    run<embed_params<T>>(step, "embed", embed_kernel<T>, step.key.tokens,
+                         {.embedding = static_cast<const T*>(weights_.token_embedding),
+                          .token_ids = step.token_ids,
+                          .hidden = s.hidden,
+                          .gain = weights_.layers.front().attention_norm,
+                          .x = s.normed,
+                          .squares = fused ? s.squares : nullptr,
+                          .hidden_size = config_.hidden_size});
+  }
+
+  /// What a draft head has in the embedding's place.
+  void fuse_inputs(const step_context& step, const scratch& s, bool fused) const {
+    const int tokens = step.key.tokens, hidden = config_.hidden_size;
+    run<fuse_inputs_params<T>>(step, "fuse_inputs", fuse_inputs_kernel<T>, tokens,
+                               {.embedding = static_cast<const T*>(weights_.token_embedding),
+                                .token_ids = step.token_ids,
+                                .hidden_in = step.hidden_in,
+                                .hidden_row = step.hidden_row,
+                                .live_tokens = step.cu_seqlens_q + step.key.rows,
+                                .embedding_norm = weights_.fusion.embedding_norm,
+                                .hidden_norm = weights_.fusion.hidden_norm,
+                                .pair = s.pair,
+                                .residual = s.hidden,
+                                .hidden_size = hidden,
+                                .epsilon = config_.norm_epsilon});
+    if constexpr (std::is_same_v<T, bf16>)
+      if (fused)
+        return skinny_matmul(step.stream, residual_product{.in = {.weight = as_bf16(weights_.fusion.weight),
+                                                                  .rows = hidden,
+                                                                  .columns = 2 * hidden,
+                                                                  .x = s.pair,
+                                                                  .tokens = tokens},
+                                                           .residual = s.hidden,
+                                                           .gain = weights_.layers.front().attention_norm,
+                                                           .x = s.normed,
+                                                           .squares = s.squares});
+    matmul(step, weights_.fusion.weight, s.pair, s.hidden, hidden, 2 * hidden, tokens, false);
+  }
+
+  void keep_hidden(const step_context& step, const scratch& s) const {
+    run<keep_hidden_params<float>>(step, "keep_hidden", keep_hidden_kernel<float>, step.key.rows,
+                                   {.residual = s.hidden,
+                                    .last_row = step.last_row,
+                                    .live_rows = step.live_rows,
+                                    .out_line = step.out_line,
+                                    .hidden_out = step.hidden_out,
+                                    .hidden_size = config_.hidden_size});
+  }
+
+  void fused_layer(const step_context& step, const scratch& s, int l) const {
+    const device_layer_weights& w = weights_.layers[l];
+    const bool last = l + 1 == config_.layers;
+    const float* const next_gain = last ? weights_.output_norm : weights_.layers[l + 1].attention_norm;
+    const int tokens = step.key.tokens, hidden = config_.hidden_size, ffn = config_.ffn_size;
+    skinny_matmul(step.stream, qkv_product{.in = normed_input(s, w.qkv, qkv_, tokens),
+                                           .query = s.query,
+                                           .cache = step.kv->layers[l],
+                                           .rope = rope_.as<const float>(),
+                                           .positions = step.positions,
+                                           .causal_length = step.causal_length,
+                                           .out_cache_loc = step.out_cache_loc,
+                                           .page_shift = step.page_shift,
+                                           .heads = config_.heads,
+                                           .kv_heads = config_.kv_heads,
+                                           .head_size = config_.head_size});
+    attend(step, s, l);
+    skinny_matmul(step.stream, residual_product{.in = {.weight = as_bf16(w.attention_output),
+                                                       .rows = hidden,
+                                                       .columns = attention_,
+                                                       .x = s.attended,
+                                                       .tokens = tokens},
+                                                .residual = s.hidden,
+                                                .gain = w.ffn_norm,
+                                                .x = s.normed,
+                                                .squares = s.squares});
+    skinny_matmul(step.stream,
+                  gated_product{.in = normed_input(s, w.gate_up, 2 * ffn, tokens), .out = s.activated});
+    skinny_matmul(step.stream, residual_product{.in = {.weight = as_bf16(w.down),
+                                                       .rows = hidden,
+                                                       .columns = ffn,
+                                                       .x = s.activated,
+                                                       .tokens = tokens},
+                                                .residual = s.hidden,
+                                                .gain = next_gain,
+                                                .x = s.normed,
+                                                .squares = s.squares});
+  }
+
+  void plain_layer(const step_context& step, const scratch& s, int l) const {
+    const device_layer_weights& w = weights_.layers[l];
+    const int tokens = step.key.tokens, hidden = config_.hidden_size, ffn = config_.ffn_size;
+    norm(step, s.hidden, w.attention_norm, s.normed, nullptr, tokens);
+    matmul(step, w.qkv, s.normed, s.qkv, qkv_, hidden, tokens, false);
+    rope(step, s, l);
+    attend(step, s, l);
+    matmul(step, w.attention_output, s.attended, s.hidden, hidden, attention_, tokens, true);
+    norm(step, s.hidden, w.ffn_norm, s.normed, nullptr, tokens);
+    matmul(step, w.gate_up, s.normed, s.gate_up, 2 * ffn, hidden, tokens, false);
+    run<silu_params<T>>(step, "silu", silu_kernel<T>, tokens,
+                        {.gate_up = s.gate_up, .out = s.activated, .ffn_size = ffn});
+    matmul(step, w.down, s.activated, s.hidden, hidden, ffn, tokens, true);
+  }
+
+  void head(const step_context& step, const scratch& s, bool fused) const {
+    if (getenv("STEP_SKIP_HEAD")) return;
+    const int lines = llama_model::head_lines(step.key);
+    const std::int32_t* const source = llama_model::all_tokens_to_head(step.key) ? nullptr : step.last_row;
+    if constexpr (std::is_same_v<T, bf16>)
+      if (may_fuse_ && lines <= skinny_tokens) {
+        skinny_input in = normed_input(s, weights_.output, config_.vocab_size, lines);
+        in.source = source;
+        if (!fused) {
+          norm(step, s.hidden, weights_.output_norm, s.last, source, lines);
+          in.x = s.last;
+          in.source = nullptr;
+          in.squares = nullptr;
+        }
+        return skinny_matmul(step.stream, plain_product{.in = in, .out = s.logits});
+      }
+    norm(step, s.hidden, weights_.output_norm, s.last, source, lines);
+    matmul(step, weights_.output, s.last, s.logits, config_.vocab_size, config_.hidden_size, lines, false);
+  }
+
+  static const bf16* as_bf16(const void* weight) { return static_cast<const bf16*>(weight); }
+
+  /// The normalised residual as the input of a product.
+  skinny_input normed_input(const scratch& s, const void* weight, int rows,
+                            int tokens) const requires std::is_same_v<T, bf16> {
+    return {.weight = as_bf16(weight),
+            .rows = rows,
+            .columns = config_.hidden_size,
+            .x = s.normed,
+            .tokens = tokens,
+            .squares = s.squares,
+            .epsilon = config_.norm_epsilon};
+  }
+
+  template <class Params>
+  void run(const step_context& step, const char* name, void (*kernel)(const Params), int blocks,
+           const Params& params) const {
+    launch<Params>(step.stream, name, kernel, dim3(blocks), dim3(threads), params);
+  }
+
+  void norm(const step_context& step, const float* hidden, const float* weight, T* out,
+            const std::int32_t* source, int lines) const {
+    run<norm_params<T>>(step, "rms_norm", rms_norm_kernel<T>, lines,
+                        {.hidden = hidden,
+                         .weight = weight,
+                         .out = out,
+                         .source = source,
+                         .hidden_size = config_.hidden_size,
+                         .epsilon = config_.norm_epsilon});
+  }
+
+  /// y [tokens, rows] = or += x [tokens, columns] times the weight [rows, columns] transposed.
+  void matmul(const step_context& step, const void* weight, const T* x, float* y, int rows, int columns,
+              int tokens, bool accumulate) const {
+    if constexpr (std::is_same_v<T, float>) {
+      run<matmul_params<T>>(step, "matmul", matmul_kernel<T>, (rows + threads / 32 - 1) / (threads / 32),
+                            {.weight = static_cast<const T*>(weight),
+                             .x = x,
+                             .y = y,
+                             .rows = rows,
+                             .columns = columns,
+                             .tokens = tokens,
+                             .accumulate = accumulate});
+    } else {
+      const float one = 1.0f, beta = accumulate ? 1.0f : 0.0f;
+      check_cublas(cublasGemmEx(cublas_, CUBLAS_OP_T, CUBLAS_OP_N, rows, tokens, columns, &one, weight,
+                                CUDA_R_16BF, columns, x, CUDA_R_16BF, columns, &beta, y, CUDA_R_32F, rows,
+                                CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                   "cublasGemmEx");
+    }
+  }
+
+  void rope(const step_context& step, const scratch& s, int l) const {
+    const kv_pages_view& cache = step.kv->layers[l];
+    run<rope_params<T>>(step, "rope", rope_kernel<T>, step.key.tokens,
+                        {.qkv = s.qkv,
+                         .query = s.query,
+                         .keys = static_cast<T*>(const_cast<void*>(cache.keys)),
+                         .values = static_cast<T*>(const_cast<void*>(cache.values)),
+                         .table = rope_.as<const float2>(),
+                         .positions = step.positions,
+                         .causal_length = step.causal_length,
+                         .out_cache_loc = step.out_cache_loc,
+                         .page_stride = cache.page_stride,
+                         .token_stride = cache.token_stride,
+                         .head_stride = cache.head_stride,
+                         .page_shift = step.page_shift,
+                         .heads = config_.heads,
+                         .kv_heads = config_.kv_heads,
+                         .head_size = config_.head_size});
+  }
+
+  paged_attention_params attention_shape(int rows, int tokens) const {
+    return {.type = std::is_same_v<T, float> ? element_type::f32 : element_type::bf16,
+            .page_columns = 1,
+            .tokens = tokens,
+            .rows = rows,
+            .heads = config_.heads,
+            .kv_heads = config_.kv_heads,
+            .head_size = config_.head_size,
+            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_size))};
+  }
+
+  /// Enough for every bucket: what a launch needs depends on how many of a row's queries share a tile alone.
+  std::size_t attention_workspace_bytes() const {
+    std::size_t bytes = 0;
+    for (int tokens = 1; tokens <= 64; ++tokens)
+      bytes = std::max(bytes, paged_attention_workspace_bytes(where_, attention_shape(1, tokens)));
+    return bytes;
+  }
+
+  void attend(const step_context& step, const scratch& s, int l) const {
+    if (getenv("STEP_SKIP_ATTENTION")) return;
+    paged_attention_params params = attention_shape(step.key.rows, step.key.tokens);
+    params.query = s.query;
+    params.output = s.attended;
+    params.cache = step.kv->layers[l];
+    params.page_table = step.page_table;
+    params.page_table_stride = step.page_table_stride;
+    params.page_columns = step.page_columns;
+    params.row_of = step.row_of;
+    params.causal_length = step.causal_length;
+    params.page_shift = step.page_shift;
+    params.faults = step.faults;
+    params.cu_seqlens_q = step.cu_seqlens_q;
+    params.cache_seqlens = step.cache_seqlens;
+    params.tree_mask = step.ancestors;
+    params.workspace = attention_workspace_.data();
+    params.workspace_bytes = attention_workspace_.bytes();
+    // a row's tokens at most
+    const int row_tokens = step.key.kind == step_kind::decode ? 1
+                           : step.key.kind == step_kind::target_verify
+                               ? std::min(step.key.tokens, static_cast<int>(step.accepted.stride))
+                               : step.key.tokens;
+    if (fuses(step.key) && !getenv("STEP_SPLIT") && has_cluster_attention(where_, params, row_tokens))
+      return cluster_attention(step.stream, params, row_tokens);
+    paged_attention(step.stream, params);
+  }
+
+  device where_;
+  llama_config config_;
+  device_weights weights_;
+  int attention_, qkv_;  // elements of a token
+  bool may_fuse_;
+  buffer workspace_, rope_, attention_workspace_;
+  cublasHandle_t cublas_ = nullptr;
+};
+
+}  // namespace
+
+struct llama_layers::state {
+  std::unique_ptr<forward_pass> pass;
+};
+
+llama_layers::llama_layers(device where, const llama_config& config, element_type type,
+                           device_weights weights)
+    : state_(std::make_unique<state>()) {
+  STEPGRAPH_EXPECTS(config.hidden_size % 8 == 0 && config.ffn_size % 8 == 0,
+                    "llama_layers: hidden and ffn sizes must be multiples of 8, got ", config.hidden_size,
+                    " and ", config.ffn_size);
+  STEPGRAPH_EXPECTS(type != element_type::f16, "llama_layers: type must be bfloat16 or float32, got ",
+                    to_string(type));
+  STEPGRAPH_EXPECTS(weights.layers.size() == static_cast<std::size_t>(config.layers),
+                    "llama_layers: weights of ", weights.layers.size(), " layers for ", config.layers);
+  if (type == element_type::f32)
+    state_->pass = std::make_unique<typed_pass<float>>(where, config, std::move(weights));
+  else
+    state_->pass = std::make_unique<typed_pass<bf16>>(where, config, std::move(weights));
+}
+
+llama_layers::~llama_layers() = default;
+
+std::size_t llama_layers::scratch_bytes(const step_key& key) const {
+  return state_->pass->layout(key).bytes;
+}
+
+std::size_t llama_layers::spare_offset(const step_key& key) const {
+  return state_->pass->layout(key).spare;
+}
+
+std::size_t llama_layers::residual_offset(const step_key& key) const {
+  return state_->pass->layout(key).residual;
+}
+
+void llama_layers::forward(const step_context& step) const {
+  state_->pass->forward(step);
+}
+
+}  // namespace stepgraph::llama

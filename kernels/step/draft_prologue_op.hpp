@@ -1,0 +1,43 @@
+#pragma once
+
+#include "kernels/step/draft_prologue.hpp"
+#include "kernels/tile_driver.hpp"
+
+namespace stepgraph {
+
+/// Body of `draft_prologue`.
+struct draft_prologue_op {
+  static constexpr const char* name = "draft_prologue";
+  static constexpr int tile_columns = 0;  // vectors only
+  draft_prologue_params p;
+
+  template <class Team>
+  STEPGRAPH_HD void vectors(Team& team) const {
+    gather_rows(team, p.rows);
+    // note: a thread's rows are its own, so what was gathered may be read
+    const int live = live_count(&p.rows.header->live_rows, p.rows.rows);
+    if (team.rank() == 0) p.cu_seqlens_q[0] = 0;
+    for (int row = team.rank(); row < p.rows.rows; row += team.size()) {
+      const bool is_live = row < live, drafts = is_live && takes_part(row);
+      const std::int32_t request = p.rows.requests[row];
+      p.seq_lens[row] = drafts ? p.rows.seq_lens[row] : -p.steps;
+      p.query_counts[row] = is_live ? 1 : 0;
+      p.cu_seqlens_q[row + 1] = is_live ? row + 1 : live;
+      p.row_of[row] = p.last_row[row] = is_live ? row : 0;
+      p.token_ids[row] = drafts ? p.rows.state.first_draft[request] : 0;
+      p.hidden_row[row] = drafts ? request : p.rows.state.requests;
+    }
+  }
+
+ private:
+  STEPGRAPH_HD bool takes_part(int row) const {
+    const std::int32_t request = p.rows.requests[row];
+    if (p.rows.query_counts[row] == 0 || p.rows.state.first_draft[request] < 0) return false;
+    std::int64_t capacity = p.max_context;
+    if (p.rows.state.token_capacity && p.rows.state.token_capacity[request] < capacity)
+      capacity = p.rows.state.token_capacity[request];
+    return std::int64_t{p.rows.seq_lens[row]} + p.steps <= capacity;
+  }
+};
+
+}  // namespace stepgraph

@@ -1,0 +1,55 @@
+#pragma once
+
+#include "kernels/speculate/verify_inputs_op.hpp"
+#include "kernels/step/verify_prologue.hpp"
+
+namespace stepgraph {
+
+/// Body of `verify_prologue`.
+struct verify_prologue_op {
+  static constexpr const char* name = "verify_prologue";
+  static constexpr int tile_columns = 0;  // vectors only
+  verify_prologue_params p;
+
+  template <class Team>
+  STEPGRAPH_HD void vectors(Team& team) const {
+    gather_rows(team, p.rows);
+    // note: a thread's rows are its own, so what was gathered may be read
+    const int live = live_count(&p.rows.header->live_rows, p.rows.rows);
+    for (int row = team.rank(); row < live; row += team.size()) gather_drafts(row);
+    team.sync();  // the table and the rows are read below
+    verify_inputs_op{p.verify}.vectors(team);
+  }
+
+ private:
+  STEPGRAPH_HD void gather_drafts(int row) const {
+    const std::int32_t wanted = p.rows.query_counts[row], start = p.rows.token_starts[row];
+    const std::int32_t request = p.rows.requests[row];
+    const std::int64_t line = row * p.verify.draft_stride;
+    auto* const drafts = const_cast<std::int32_t*>(p.verify.drafts) + line;
+    auto* const parents = const_cast<std::int32_t*>(p.verify.parents);
+    int node = 1;
+    for (; node < wanted; ++node) {
+      const std::int32_t staged = p.staged_tokens[start + node];
+      const std::int32_t id = staged >= 0 ? staged : drafted(row, request, node);
+      if (id < 0) break;  // and so there is none after it
+      drafts[node - 1] = id;
+      if (p.draft_lines)
+        p.draft_lines[line + node - 1] =
+            staged >= 0 ? -1 : draft_line(node, row, request, p.rows.rows, p.rows.state.requests);
+      if (parents) parents[row * p.verify.parent_stride + node] = p.staged_parents[start + node];
+    }
+    if (node < wanted) p.rows.query_counts[row] = node;
+  }
+
+  /// The draft model's draft for `node`, or -1.
+  STEPGRAPH_HD std::int32_t drafted(int row, std::int32_t request, int node) const {
+    if (!p.drafts.chain || !p.rows.state.first_draft) return -1;
+    if (node == 1) return p.rows.state.first_draft[request];
+    const std::int32_t steps = p.rows.header->draft_steps;
+    if (node - 1 > steps || node - 1 > p.drafts.max_steps || p.drafts.seq_lens[row] < 0) return -1;
+    return p.drafts.chain[(node - 2) * std::int64_t{p.rows.rows} + row];
+  }
+};
+
+}  // namespace stepgraph

@@ -1,0 +1,82 @@
+#include "runtime/choose_tokens.hpp"
+
+#include "graphs/error.hpp"
+#include "kernels/sample/greedy_sample.hpp"
+#include "kernels/sample/sample_tokens.hpp"
+#include "kernels/sample/target_distribution.hpp"
+
+namespace stepgraph {
+namespace {
+
+void accept_sampled(const step_context& step, const head_logits& logits) {
+  target_distribution(step.stream, {.logits = logits.data,
+                                    .logits_stride = logits.stride,
+                                    .tokens = step.key.tokens,
+                                    .vocab_size = logits.vocab_size,
+                                    .live_tokens = step.cu_seqlens_q + step.key.rows,
+                                    .row_of = step.row_of,
+                                    .sampling = step.sampling,
+                                    .allowed = logits.allowed,
+                                    .distributions = step.distributions});
+  rejection_accept(step.stream,
+                   {.verify = {.live_rows = step.live_rows,
+                               .rows = step.key.rows,
+                               .max_query_count = static_cast<std::int32_t>(step.accepted.stride),
+                               .cu_seqlens_q = step.cu_seqlens_q,
+                               .token_ids = step.token_ids,
+                               .parents = step.parents},
+                    .position = step.positions,
+                    .logits = logits.data,
+                    .logits_stride = logits.stride,
+                    .vocab_size = logits.vocab_size,
+                    .distributions = step.distributions,
+                    .sampling = step.sampling,
+                    .allowed = logits.allowed,
+                    .draft = step.drafted,
+                    .result = step.accepted,
+                    .faults = step.faults});
+}
+
+}  // namespace
+
+void choose_tokens(const step_context& step, const head_logits& logits) {
+  const bool verify = step.key.kind == step_kind::target_verify, draft = is_draft(step.key.kind);
+  if (verify && step.sampled) return accept_sampled(step, logits);
+  const token_output out{
+      .target_ids = logits.target_ids, .line = step.out_line, .feed_token = step.feed_token};
+  if (!step.sampled) {
+    // of a verify step an argmax a token; a NaN counts only on the path that the accept walks, so it is the
+    // accept that reports
+    return greedy_sample(step.stream,
+                         {.logits = logits.data,
+                          .logits_stride = logits.stride,
+                          .rows = verify ? step.key.tokens : step.key.rows,
+                          .vocab_size = logits.vocab_size,
+                          .live_rows = verify ? step.cu_seqlens_q + step.key.rows : step.live_rows,
+                          .query_counts = verify ? nullptr : step.query_counts,
+                          .allowed = logits.allowed,
+                          .next_token = verify ? step.argmax : step.next_token,
+                          .out = verify ? token_output{} : out,
+                          .faults = verify ? fault_sink{} : step.faults});
+  }
+  // a target's token goes after the row's last; a draft's entry at position p says what may come at p + 2
+  sample_tokens(step.stream, {.logits = logits.data,
+                              .logits_stride = logits.stride,
+                              .rows = step.key.rows,
+                              .vocab_size = logits.vocab_size,
+                              .live_rows = step.live_rows,
+                              .query_counts = step.query_counts,
+                              .sampling = step.sampling,
+                              .allowed = logits.allowed,
+                              .position = step.cache_seqlens,
+                              .position_offset = draft ? 1 : 0,
+                              .purpose = draft ? draw_purpose::draft_draw : draw_purpose::bonus_draw,
+                              .node = draft ? step.draft_step + 1 : 0,
+                              .next_token = step.next_token,
+                              .out = out,
+                              .probabilities = draft ? step.probabilities : nullptr,
+                              .probabilities_stride = draft ? step.probabilities_stride : 0,
+                              .faults = step.faults});
+}
+
+}  // namespace stepgraph

@@ -1,0 +1,304 @@
+#include "kernels/metadata/decode_metadata.hpp"
+#include "kernels/step/read_fence.hpp"
+#include "kernels/step/step_clock.hpp"
+#include "kernels/step/step_epilogue.hpp"
+#include "kernels/step/step_prologue.hpp"
+#include "kernels/step/verify_prologue.hpp"
+#include "runtime/executor_state.hpp"
+
+namespace stepgraph {
+
+step_context step_executor::state::context(const step_key& key, const step_definition& step) {
+  const detail::step_vectors& own = buffers.target;
+  return {.key = key,
+          .stream = stream,
+          .live_rows = buffers.live_rows,
+          .requests = buffers.requests,
+          .query_counts = own.query_counts,
+          .cache_seqlens = own.cache_seqlens,
+          .cu_seqlens_q = own.cu_seqlens_q,
+          .cu_seqlens_k = own.cu_seqlens_k,
+          .last_row = own.last_row,
+          .token_ids = own.token_ids,
+          .positions = own.positions,
+          .row_of = own.row_of,
+          .causal_length = own.causal_length,
+          .out_cache_loc = own.out_cache_loc,
+          .page_table = buffers.page_table,
+          .page_table_stride = buffers.page_table_stride,
+          .page_columns = buffers.page_columns,
+          .page_shift = page_shift,
+          .kv = &buffers.kv,
+          .parents = step.tree ? buffers.parents : nullptr,
+          .ancestors = step.tree ? buffers.ancestors : nullptr,
+          .next_token = buffers.next_token,
+          .argmax = buffers.argmax,
+          .accepted = buffers.accepted,
+          .out_line = nullptr,
+          .feed_token = nullptr,
+          .hidden = buffers.hidden,
+          .hidden_in = nullptr,
+          .hidden_row = nullptr,
+          .hidden_out = nullptr,
+          .hidden_size = limits.hidden_size,
+          .draft_step = 0,
+          .sampled = step.sampled,
+          .sampling = {.settings = buffers.state.sampling,
+                       .requests = buffers.requests,
+                       .count = buffers.state.requests},
+          .distributions = buffers.distributions,
+          .drafted = {},
+          .probabilities = nullptr,
+          .probabilities_stride = 0,
+          .scratch = buffers.scratch,
+          .faults = sink()};
+}
+
+/// The rows as they are staged, read by the first node of every step.
+step_rows_params step_executor::state::staged_rows(const step_key& key, std::int32_t* query_counts) {
+  const detail::staging_layout layout{key.rows, key.tokens};
+  const bool accepts = key.kind == step_kind::target_verify || key.kind == step_kind::draft_decode;
+  return {.header = header(),
+          .requests_in = staged(layout.requests()),
+          .counts_in = staged(layout.query_counts()),
+          .token_starts = staged(layout.token_starts()),
+          .following = staged(layout.following()),
+          .capacities_in = staged(layout.capacities()),
+          .joins_in = staged(layout.joins_of()),
+          .rows = key.rows,
+          .max_query_count = accepts               ? limits.max_draft_tokens + 1
+                             : is_ragged(key.kind) ? key.tokens
+                                                   : 1,
+          // note: the draft decodes go before a verify step whose token bucket they do not know
+          .max_patches = options.requests ? 0 : row_buckets.largest() + token_buckets.largest(),
+          .max_joins = options.requests ? 0 : key.rows,
+          .state = buffers.state,
+          .live_rows = buffers.live_rows,
+          .requests = buffers.requests,
+          .query_counts = query_counts,
+          .seq_lens = buffers.target.seq_lens,
+          .row_status = buffers.row_status,
+          .faults = sink()};
+}
+
+/// len = `seq_lens` and, where a row has one, its `delta`.
+row_lengths step_executor::state::lengths(const step_key& key, std::int32_t* seq_lens, std::int32_t* delta) {
+  return {.live_rows = buffers.live_rows,
+          .rows = key.rows,
+          .seq_lens = seq_lens,
+          .delta_by_row = delta,
+          .cap = limits.max_context};
+}
+
+verify_view step_executor::state::verified(const step_key& key, bool tree) {
+  return {.live_rows = buffers.live_rows,
+          .rows = key.rows,
+          .max_query_count = limits.max_draft_tokens + 1,
+          .cu_seqlens_q = buffers.target.cu_seqlens_q,
+          .token_ids = buffers.target.token_ids,
+          .parents = tree ? buffers.parents : nullptr};
+}
+
+void step_executor::state::mark_clock(const step_key& key, int mark) {
+  if (times.empty()) return;
+  step_clock(stream, {.header = header(),
+                      .times = times.data(),
+                      .slots = limits.in_flight,
+                      .marks = clock_marks,
+                      .mark = part_marks * part_of(key.kind) + mark});
+}
+
+/// A node of the step is enqueued: where nodes are timed, the clock says when it is done.
+void step_executor::state::mark_node(const step_key& key, const char* name) {
+  if (options.timing != step_timing::nodes) return;
+  mark_clock(key, ++next_mark);
+  std::vector<node_time>& nodes = statistics.times.nodes[static_cast<int>(key.kind)];
+  if (static_cast<int>(nodes.size()) < next_mark) nodes.push_back({.name = name, .time = {}});
+}
+
+/// One whole step. Captured or eager, the same calls.
+void step_executor::state::enqueue(const step_key& key, const step_definition& step) {
+  mark_clock(key, 0);
+  next_mark = 0;
+  mark_node(key, "clock");
+  switch (key.kind) {
+    case step_kind::decode:
+    case step_kind::extend:
+    case step_kind::target_verify:
+      enqueue_target(key, step);
+      break;
+    case step_kind::draft_extend:
+      enqueue_draft_extend(key, step);
+      break;
+    case step_kind::draft_decode:
+      enqueue_draft_decode(key, step);
+      break;
+  }
+  mark_clock(key, part_marks - 1);
+}
+
+/// Prologue, metadata, the embedder's body, epilogue; in a step with trees the kept tokens' keys and values
+/// then move to where they belong.
+void step_executor::state::enqueue_target(const step_key& key, const step_definition& step) {
+  const bool accepts = key.kind == step_kind::target_verify;
+  const detail::step_vectors& own = buffers.target;
+  const detail::staging_layout layout{key.rows, key.tokens, step.tree};
+  const step_rows_params rows = staged_rows(key, accepts ? buffers.wanted : own.query_counts);
+  const row_lengths length = lengths(key, own.seq_lens, own.query_counts);
+  const token_inputs_params inputs{.lengths = length,
+                                   .query_counts = own.query_counts,
+                                   .max_query_count = rows.max_query_count,
+                                   .tokens = key.tokens,
+                                   .requests = buffers.requests,
+                                   .source = source,
+                                   .skip = 0,  // a body's kernels store through every slot: the sink takes it
+                                   .cu_seqlens_q = own.cu_seqlens_q,
+                                   .last_row = own.last_row,
+                                   .row_of = own.row_of,
+                                   .position = own.positions,
+                                   .causal_length = own.causal_length,
+                                   .out_cache_loc = own.out_cache_loc,
+                                   .faults = sink()};
+  const draft_view drafted{.lines = step.sampled ? buffers.draft_lines : nullptr,
+                           .stride = limits.max_draft_tokens,
+                           .probabilities = buffers.probabilities,
+                           .probabilities_stride = options.draft ? options.draft->vocab_size : 0,
+                           .line_count = buffers.probability_lines,
+                           .vocab_size = options.draft ? options.draft->vocab_size : 0,
+                           .draft_ids = options.draft ? options.draft->draft_ids : nullptr};
+  if (accepts)
+    verify_prologue(stream, {.rows = rows,
+                             .staged_tokens = staged(layout.token_ids()),
+                             .staged_parents = step.tree ? staged(layout.parents()) : nullptr,
+                             .drafts = {.max_steps = limits.max_draft_tokens - 1,
+                                        .chain = buffers.chain,
+                                        .seq_lens = buffers.draft.seq_lens},
+                             .draft_lines = buffers.draft_lines,
+                             .verify = {.wanted = buffers.wanted,
+                                        .finished = buffers.state.finished,
+                                        .token_capacity = buffers.state.token_capacity,
+                                        .last_token = buffers.state.last_token,
+                                        .drafts = buffers.drafts,
+                                        .draft_stride = limits.max_draft_tokens,
+                                        .parents = step.tree ? buffers.row_parents : nullptr,
+                                        .parent_stride = step.tree ? limits.max_draft_tokens + 1 : 0,
+                                        .vocab_size = limits.vocab_size,
+                                        .query_counts = own.query_counts,
+                                        .token_ids = own.token_ids,
+                                        .parent_of = step.tree ? buffers.parents : nullptr,
+                                        .ancestors = step.tree ? buffers.ancestors : nullptr,
+                                        .inputs = inputs}});
+  else
+    step_prologue(stream, {.rows = rows,
+                           .staged_tokens = staged(layout.token_ids()),
+                           .vocab_size = limits.vocab_size,
+                           .token_ids = own.token_ids,
+                           .inputs = inputs});
+  mark_node(key, accepts ? "verify_prologue" : "step_prologue");
+  if (!guard_off("stale-all") || !stream.is_capturing())
+    decode_metadata(stream, {.lengths = length,
+                             .requests = buffers.requests,
+                             .source = source,
+                             .skip = -1,
+                             .cache_seqlens = own.cache_seqlens,
+                             .cu_seqlens_k = own.cu_seqlens_k,
+                             .page_table = buffers.page_table,
+                             .page_table_stride = buffers.page_table_stride,
+                             .page_columns = buffers.page_columns,
+                             .faults = sink()});
+  mark_node(key, "decode_metadata");
+  // with pages of one token a tree's commit writes the table: it is the last to touch it
+  const bool commits_table = step.tree && page_shift == 0;
+  if (!commits_table) enqueue_read_fence(key.kind);
+  step_context made = context(key, step);
+  if (accepts) made.drafted = drafted;
+  step.body(made);
+  mark_node(key, "body");
+  enqueue_epilogue(key, step);
+  if (commits_table) enqueue_read_fence(key.kind);
+  join_read_fence();
+}
+
+/// A branch of the graph, so that nothing waits for it.
+void step_executor::state::enqueue_read_fence(step_kind kind) {
+  if (!options.read_fence) return;
+  fence_forked->record(stream);
+  fence_stream->ref().wait(*fence_forked);
+  stepgraph::read_fence(fence_stream->ref(),
+                        {.header = header(), .part = static_cast<std::int32_t>(kind), .fence = read_fence});
+  fence_joined->record(fence_stream->ref());
+}
+
+void step_executor::state::join_read_fence() {
+  if (options.read_fence) stream.wait(*fence_joined);
+}
+
+void step_executor::state::enqueue_epilogue(const step_key& key, const step_definition& step) {
+  const bool accepts = key.kind == step_kind::target_verify;
+  const detail::step_vectors& own = buffers.target;
+  const detail::staging_layout layout{key.rows, key.tokens};
+  const verify_view verify = verified(key, step.tree);
+  step_epilogue(stream, {.header = header(),
+                         .following = staged(layout.following()),
+                         .live_rows = buffers.live_rows,
+                         .rows = key.rows,
+                         .requests = buffers.requests,
+                         .query_counts = own.query_counts,
+                         .cache_seqlens = own.cache_seqlens,
+                         .next_token = buffers.next_token,
+                         .row_status = buffers.row_status,
+                         .accepts = accepts,
+                         .accept = {.verify = verify,
+                                    .argmax = step.sampled ? nullptr : buffers.argmax,
+                                    .result = buffers.accepted,
+                                    .faults = sink()},
+                         .finish = {.verify = verify,
+                                    .result = buffers.accepted,
+                                    .cache_seqlens = own.cache_seqlens,
+                                    .requests = buffers.requests,
+                                    .request_count = buffers.state.requests,
+                                    .end_ids = buffers.end_ids,
+                                    .end_id_count = end_id_count(),
+                                    .budget = buffers.state.budget,
+                                    .max_context = limits.max_context,
+                                    .row_status = buffers.row_status,
+                                    .finished = buffers.state.finished,
+                                    .faults = sink()},
+                         .state = buffers.state,
+                         .results = results.data(),
+                         .result_tokens = result_tokens.data(),
+                         .emit_stride = buffers.accepted.stride,
+                         .result_slots = limits.in_flight,
+                         .ring_rows = row_buckets.largest()});
+  mark_node(key, "step_epilogue");
+  if (!step.tree) return;
+  // note: what finish cuts does not count in the cache, so it may move too
+  if (page_shift == 0)
+    return commit_slots(stream, {.verify = verify,
+                                 .accept_count = buffers.accepted.accept_count,
+                                 .path = buffers.accepted.path,
+                                 .path_stride = buffers.accepted.stride,
+                                 .cache_seqlens = own.cache_seqlens,
+                                 .slots = own.out_cache_loc,
+                                 .requests = buffers.requests,
+                                 .table = const_cast<std::int32_t*>(source.table),
+                                 .table_stride = source.row_stride,
+                                 .request_count = source.requests,
+                                 .columns = source.columns,
+                                 .faults = sink()});
+  const kv_layout& kv = buffers.kv.layout;
+  commit_kv(stream, {.verify = verify,
+                     .accept_count = buffers.accepted.accept_count,
+                     .path = buffers.accepted.path,
+                     .path_stride = buffers.accepted.stride,
+                     .slots = own.out_cache_loc,
+                     .planes = buffers.planes,
+                     .plane_count = 2 * kv.layers,
+                     .heads = kv.kv_heads,
+                     .head_bytes = static_cast<std::int32_t>(kv.head_size * size_of(kv.type)),
+                     .page_shift = page_shift,
+                     .pool_pages = limits.kv_pages,
+                     .faults = sink()});
+}
+
+}  // namespace stepgraph

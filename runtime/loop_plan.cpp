@@ -1,0 +1,164 @@
+#include <algorithm>
+
+#include "graphs/error.hpp"
+#include "runtime/loop_state.hpp"
+
+namespace stepgraph {
+
+/// Pages of the longest that a request may become, with what two rounds under way may add.
+std::int64_t speculative_loop::state::pages_for(const generation_request& asked) const {
+  const step_limits& limits = executor.limits();
+  const std::int64_t longest =
+      std::ssize(asked.prompt) + asked.max_tokens + 2 * (std::int64_t{options.draft_length} + 1);
+  return (std::min(longest, limits.max_context) + limits.page_size - 1) / limits.page_size;
+}
+
+/// Lets prompts in, first come first served, while there are rows, lines and pages for them.
+void speculative_loop::state::join() {
+  const step_limits& limits = executor.limits();
+  const auto room = static_cast<std::size_t>(std::min(limits.max_rows, limits.max_requests));
+  while (!waiting.empty() && live.size() < room) {
+    auto& [id, asked] = *waiting.begin();
+    const std::int64_t pages = pages_for(asked);
+    if (reserved + pages > limits.kv_pages - 1) return;
+    if (asked.sampling.request == 0) asked.sampling.request = id;
+    text joined{.asked = std::move(asked), .pages = pages};
+    joined.line = executor.open({.budget = joined.asked.max_tokens, .sampling = joined.asked.sampling});
+    if (drafts_on_host()) {
+      joined.history.reserve(joined.asked.prompt.size() + joined.asked.max_tokens);
+      joined.history = joined.asked.prompt;
+      joined.drafts.reserve(options.draft_length);
+      joined.parents.reserve(options.draft_length + 1);
+    }
+    reserved += pages;
+    live.emplace(id, std::move(joined));
+    waiting.erase(waiting.begin());
+  }
+}
+
+/// True if a row of `rows` draws its tokens.
+bool speculative_loop::state::samples() const {
+  return std::ranges::any_of(live, [](const auto& each) { return !is_greedy(each.second.asked.sampling); });
+}
+
+/// A place for what is about to be launched; the oldest results are taken if there is none.
+speculative_loop::state::launched& speculative_loop::state::next_launched() {
+  while (last - first >= ring.size()) take_oldest();
+  launched& next = ring[last % ring.size()];
+  next.rows.clear();
+  next.draft_length = 0;
+  return next;
+}
+
+/// Launches `rows`.
+void speculative_loop::state::launch(const step_round& round, launched& noted) {
+  noted.ticket = options.eager ? executor.run_eager(round) : *executor.replay(round, when_full::wait);
+  ++last;
+}
+
+/// As much of the prompts as one step holds.
+bool speculative_loop::state::launch_prompts() {
+  if (std::ranges::all_of(live, [](const auto& each) { return each.second.prompted(); })) return false;
+  launched& noted = next_launched();
+  noted.round = false;
+  rows.clear();
+  std::int64_t budget = executor.limits().max_step_tokens;
+  for (auto& [id, one] : live) {
+    const std::span<const std::int32_t> rest =
+        std::span<const std::int32_t>(one.asked.prompt).subspan(one.fed);
+    const auto chunk = static_cast<std::int32_t>(std::min<std::int64_t>(budget, std::ssize(rest)));
+    if (chunk == 0) continue;
+    budget -= chunk;
+    one.fed += chunk;
+    rows.push_back({.request = one.line,
+                    .tokens = chunk,
+                    .token_ids = rest.first(chunk),
+                    .following = one.prompted() ? -1 : rest[chunk]});
+    noted.rows.push_back({.id = id, .drafted = 0, .emits = one.prompted()});
+    if (one.prompted()) ++one.pending;
+    statistics.prompt_tokens += chunk;
+  }
+  const bool sampled = samples();
+  launch({.kind = step_kind::extend,
+          .rows = rows,
+          .variant = sampled ? options.sampled_variant : options.greedy_variant,
+          .extend_draft = drafts_on_device(),
+          .draft_variant = sampled ? options.draft_sampled_variant : options.draft_greedy_variant},
+         noted);
+  ++statistics.prompt_steps;
+  prompts_between = true;
+  return true;
+}
+
+/// K of the next round: never more than a step has room for.
+int speculative_loop::state::choose_draft_length(int row_count) {
+  if (options.drafts.from == draft_source::where::nowhere) return 0;
+  const int wanted = options.choose_draft_length ? options.choose_draft_length(statistics.rounds, row_count)
+                     : options.adaptive          ? policy.choose(row_count)
+                                                 : options.draft_length;
+  STEPGRAPH_EXPECTS(wanted >= 0 && wanted <= options.draft_length, "speculative_loop: a draft length of ",
+                    wanted, " was chosen, the most is ", options.draft_length);
+  return std::min(wanted, executor.limits().max_step_tokens / row_count - 1);
+}
+
+/// A row of a round: the request's last token, and its drafts or what the device has of them.
+void speculative_loop::state::plan_row(text& one, int draft_length) {
+  step_row row{.request = one.line, .tokens = 1};
+  if (drafts_on_host()) {
+    // a chosen draft past the budget is never of use
+    const auto left = one.asked.max_tokens - (std::ssize(one.history) - std::ssize(one.asked.prompt)) - 1;
+    const std::int64_t context = executor.limits().max_context - executor.length_bound(one.line) - 1;
+    const auto most = static_cast<std::size_t>(
+        std::clamp<std::int64_t>(std::min<std::int64_t>(left, context), 0, draft_length));
+    one.drafts.resize(most);
+    one.parents.resize(most + 1);
+    for (std::size_t node = 0; node <= most; ++node) one.parents[node] = static_cast<std::int32_t>(node) - 1;
+    if (most > 0)
+      one.drafts.resize(options.drafts.propose(
+          one.history, {.tokens = one.drafts, .parents = std::span(one.parents).subspan(1)}));
+    row.tokens += static_cast<std::int32_t>(one.drafts.size());
+    row.token_ids = one.drafts;
+    if (options.drafts.trees) row.parents = std::span(one.parents).first(row.tokens);
+  } else if (drafts_on_device()) {
+    row.tokens += draft_length;
+  }
+  rows.push_back(row);
+}
+
+/// One token of each request whose prompt is in, and its drafts.
+bool speculative_loop::state::launch_round() {
+  int row_count = 0;
+  for (const auto& [id, one] : live) row_count += one.prompted() && (!drafts_on_host() || one.pending == 0);
+  if (row_count == 0) return false;
+  launched& noted = next_launched();
+  const int draft_length = choose_draft_length(row_count);
+  noted.round = true;
+  rows.clear();
+  int most = 0;
+  for (auto& [id, one] : live) {
+    if (!one.prompted() || (drafts_on_host() && one.pending > 0)) continue;
+    plan_row(one, draft_length);
+    const int drafted = rows.back().tokens - 1;
+    most = std::max(most, drafted);
+    noted.rows.push_back({.id = id, .drafted = drafted, .emits = true});
+    ++one.pending;
+  }
+  noted.draft_length = most;
+  const bool sampled = samples(), tree = most > 0 && options.drafts.trees;
+  if (!tree)
+    for (step_row& row : rows) row.parents = {};
+  launch({.kind = most > 0 ? step_kind::target_verify : step_kind::decode,
+          .rows = rows,
+          .variant = tree      ? (sampled ? options.sampled_tree_variant : options.greedy_tree_variant)
+                     : sampled ? options.sampled_variant
+                               : options.greedy_variant,
+          .draft_length = drafts_on_device() ? most : 0,
+          .extend_draft = drafts_on_device(),
+          .draft_variant = sampled ? options.draft_sampled_variant : options.draft_greedy_variant},
+         noted);
+  ++statistics.rounds;
+  ++statistics.by_draft_length[most];
+  return true;
+}
+
+}  // namespace stepgraph

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Shows that every guard of docs/faults.md is needed: its tests pass with it and fail without it.
+
+Needs a build with -Dmutations=true (host backend). For each id of the table the test cases named after it run
+twice: as they are, and with STEPGRAPH_GUARD_OFF=id, where at least one has to fail.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAMS = ("tests/stepgraph_tests", "tests/stepgraph_plain_tests")
+SECONDS = 120  # for one run; a guard that is off may make a test hang
+
+
+def table():
+    """The ids of docs/faults.md, with True where the guard can be turned off on the host backend."""
+    ids = {}
+    for line in (ROOT / "docs/faults.md").read_text().splitlines():
+        found = re.match(r"\| `([a-z0-9-]+)` \|.*\| (host and GPU|GPU) \|", line)
+        if found:
+            ids[found[1]] = found[2] != "GPU"
+    return ids
+
+
+def named_after(build, fault):
+    """For each program the test cases whose name lists `fault` before its colon."""
+    cases = {}
+    for program in PROGRAMS:
+        listed = subprocess.run([build / program, "--list-test-cases"], capture_output=True, text=True, check=True)
+        fits = [name for name in listed.stdout.splitlines() if re.search(rf"(^|[ ,]){fault}[,:]", name)]
+        # a comma would end the pattern
+        cases[program] = ",".join(name.replace(",", "?") for name in fits)
+    return {program: patterns for program, patterns in cases.items() if patterns}
+
+
+def run(build, cases, off=None):
+    """(whether all passed, what failed) of these test cases, with the guard `off` turned off."""
+    environment = dict(os.environ, STEPGRAPH_TEST_DEVICE="host", STEPGRAPH_TEST_SMALL="1")
+    environment.pop("STEPGRAPH_GUARD_OFF", None)
+    if off:
+        environment["STEPGRAPH_GUARD_OFF"] = off
+    failed = []
+    for program, patterns in cases.items():
+        command = [build / program, f"--test-case={patterns}", "--no-colors"]
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace",
+                                  timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            failed.append(f"{program} did not end in {SECONDS} s")
+            continue
+        if done.returncode:
+            last = [line for line in done.stdout.splitlines() if "ERROR" in line or "SIG" in line]
+            failed.append(last[0].strip() if last else f"exit status {done.returncode}")
+    return not failed, "; ".join(failed)
+
+
+def judge(build, fault):
+    """None if all is well, else what is wrong."""
+    cases = named_after(build, fault)
+    if not cases:
+        return f"no test is named after {fault}"
+    passed, why = run(build, cases)
+    if not passed:
+        return f"the tests of {fault} fail as they are: {why}"
+    passed, _ = run(build, cases, off=fault)
+    if passed:
+        return f"the tests of {fault} pass although its guard is off"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path, help="a build folder with -Dmutations=true")
+    parser.add_argument("ids", nargs="*", help="of docs/faults.md; all if none is given")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests at a time (default: one a core)")
+    options = parser.parse_args()
+    for program in PROGRAMS:
+        if not (options.build / program).is_file():
+            sys.exit(f"{options.build / program} is not there; build {options.build} first")
+    known = table()
+    unknown = [each for each in options.ids if each not in known]
+    if unknown:
+        sys.exit(f"docs/faults.md has no {', '.join(unknown)}; it has {', '.join(known)}")
+    wanted = [each for each in options.ids or known if known[each]]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        wrong = [each for each in pool.map(lambda fault: judge(options.build.resolve(), fault), wanted) if each]
+    for each in wrong:
+        print(each)
+    print(f"{len(wanted) - len(wrong)} of {len(wanted)} guards are shown to be needed")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

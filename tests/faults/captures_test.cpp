@@ -1,0 +1,165 @@
+// What is captured, when, and that a replay is nothing but a replay: docs/faults.md.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "graphs/counters.hpp"
+#include "graphs/error.hpp"
+#include "tests/runtime/tiny_fixture.hpp"
+
+using namespace stepgraph;
+
+namespace {
+
+std::vector<std::int32_t> tokens_of(std::span<const row_result> results) {
+  std::vector<std::int32_t> tokens;
+  for (const row_result& row : results) tokens.push_back(row.token);
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("stale-all: with everything else wild before each step, a replay equals a step without a graph") {
+  const tiny t;
+  reference::random_integers random(test_seed());
+  step_executor replayed = t.executor(4, {.poison = true}), eager = t.executor(4, {.poison = true});
+  replayed.capture();
+  std::vector<request_id> requests;
+  for (int i = 0; i < 4; ++i) {
+    requests.push_back(replayed.open());
+    REQUIRE(eager.open() == requests.back());
+  }
+  for (int i = 0; i < test_rounds(40); ++i) {
+    std::vector<std::vector<std::int32_t>> tokens;
+    std::vector<step_row> rows;
+    for (int r = 0; r < 4; ++r)
+      if (random.below(3) > 0)
+        tokens.push_back(
+            random_prompt(random, static_cast<int>(random.between(1, 4)), t.weights.config.vocab_size));
+      else
+        tokens.emplace_back();
+    for (int r = 0; r < 4; ++r)
+      if (!tokens[r].empty() && replayed.length_bound(requests[r]) + 4 <= 256)
+        rows.push_back({.request = requests[r],
+                        .tokens = static_cast<std::int32_t>(tokens[r].size()),
+                        .token_ids = tokens[r]});
+    const auto got = tokens_of(replayed.wait(*replayed.replay(step_kind::extend, rows)));
+    CHECK(got == tokens_of(eager.wait(eager.run_eager(step_kind::extend, rows))));
+  }
+}
+
+TEST_CASE("capture-order: in whatever order steps are defined, their captures have what they need") {
+  const tiny t;
+  std::vector<step_definition> steps = t.model->steps(true);
+  reference::random_integers random(test_seed());
+  const auto prompt = random_prompt(random, 9, t.weights.config.vocab_size);
+  std::vector<int> order(steps.size());
+  for (int i = 0; i < static_cast<int>(order.size()); ++i) order[i] = i;
+  std::vector<std::int32_t> text;
+  do {
+    std::vector<step_definition> ordered;
+    for (const int i : order) {
+      step_definition step = steps[i];
+      step.body = [body = step.body, asked = step.scratch_bytes](const step_context& context) {
+        REQUIRE(context.scratch.size() >= asked(context.key.rows, context.key.tokens));
+        body(context);
+      };
+      ordered.push_back(std::move(step));
+    }
+    step_executor executor(test_device(), t.limits(2, 3), t.model->layout(), std::move(ordered));
+    executor.capture();
+    const auto mine = text_of(executor, prompt, 12);
+    if (text.empty()) text = mine;
+    CHECK(mine == text);
+  } while (std::ranges::next_permutation(order).found);
+}
+
+TEST_CASE("alternate: step kinds in turn capture, allocate and synchronise nothing") {
+  const tiny t;
+  step_executor executor = t.executor(2, {}, 3);
+  executor.capture();
+  const std::size_t captures = executor.captures().size();
+  const std::vector<std::int32_t> prompt{1, 2}, drafts{3, 4, 5};
+  activity did{};
+  request_id request = executor.open();
+  int length = 0;
+  for (int i = 0; i < test_rounds(1000); ++i) {
+    if (length == 0)
+      executor.wait(*executor.replay(step_kind::extend, std::vector{step_row{request, 2, prompt}}));
+    const std::vector<step_row> rows[]{{{request, 1, {}}}, {{request, 4, drafts}}, {{request, 2, prompt}}};
+    const step_kind kinds[]{step_kind::decode, step_kind::target_verify, step_kind::extend};
+    const activity before = activity_now();
+    const auto ticket = executor.replay(kinds[i % 3], rows[i % 3]);
+    did = activity_now() - before;
+    REQUIRE(ticket);
+    CHECK(did.captures == 0);
+    CHECK(did.instantiations == 0);
+    CHECK(did.allocations == 0);
+    CHECK(did.synchronizations == 0);
+    length = executor.wait(*ticket)[0].length;
+    if (length > 240) {  // another request before the context is full
+      executor.close(request);
+      request = executor.open();
+      length = 0;
+    }
+  }
+  CHECK(executor.captures().size() == captures);
+}
+
+TEST_CASE("key: what is baked into a capture is another capture or an error, never a silent wrong replay") {
+  constexpr kv_layout layout{.type = element_type::f32, .layers = 1, .kv_heads = 1, .head_size = 64};
+  const auto emitting = [](int token, int variant) {
+    return step_definition{.kind = step_kind::decode,
+                           .variant = variant,
+                           .body =
+                               [token](const step_context& step) {
+                                 step.stream.fill(step.next_token, static_cast<unsigned char>(token),
+                                                  sizeof(std::int32_t) * step.key.rows);
+                               },
+                           .scratch_bytes = {}};
+  };
+  const step_limits limits{
+      .max_rows = 4, .max_step_tokens = 8, .max_requests = 4, .max_context = 64, .page_size = 4,
+                           .vocab_size = 100};
+  step_executor executor(test_device(), limits, layout, {emitting(0, 0), emitting(1, 1)});
+  executor.capture();
+  const request_id request = executor.open();
+  const std::vector<std::int32_t> token{3};
+  const std::vector<step_row> rows{{.request = request, .tokens = 1, .token_ids = token}};
+  CHECK(executor.wait(*executor.replay(step_kind::decode, rows, 0))[0].token == 0);
+  CHECK(executor.wait(*executor.replay(step_kind::decode, rows, 1))[0].token == 0x01010101);
+  CHECK_THROWS_WITH_AS(executor.replay(step_kind::decode, rows, 2), doctest::Contains("variant 2"),
+                       invalid_argument);
+  CHECK_THROWS_WITH_AS(executor.replay(step_kind::extend, rows), doctest::Contains("extend"),
+                       invalid_argument);
+}
+
+TEST_CASE("coverage: every number of rows and tokens that is legal has its capture") {
+  constexpr int rows = 6, drafts = 4;
+  const tiny t;
+  step_executor executor = t.executor(rows, {.token_buckets = bucket_policy::exactly({6, 11, 30})}, drafts);
+  executor.capture();
+  std::set<step_key> captured;
+  for (const capture_report& each : executor.captures()) captured.insert(each.key);
+  std::vector<request_id> requests;
+  const std::vector<std::int32_t> prompt{1};
+  std::vector<step_row> first;
+  for (int r = 0; r < rows; ++r) {
+    requests.push_back(executor.open());
+    first.push_back({.request = requests.back(), .tokens = 1, .token_ids = prompt});
+  }
+  executor.wait(*executor.replay(step_kind::extend, first));
+  const std::vector<std::int32_t> ids(drafts, 2);
+  for (int live = 1; live <= rows; ++live)
+    for (int tokens = 1; tokens <= drafts + 1; ++tokens) {
+      std::vector<step_row> verify;
+      for (int r = 0; r < live; ++r)
+        verify.push_back(
+            {.request = requests[r], .tokens = tokens, .token_ids = std::span(ids).first(tokens - 1)});
+      const auto before = executor.statistics().eager_steps;
+      CHECK_NOTHROW(executor.wait(*executor.replay(step_kind::target_verify, verify)));
+      CHECK(executor.statistics().eager_steps == before);
+    }
+  CHECK(captured.size() == executor.captures().size());
+}

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <map>
+
+#include "examples/llama/draft_model.hpp"
+#include "runtime/speculative_loop.hpp"
+#include "tests/runtime/tiny_fixture.hpp"
+
+namespace stepgraph {
+
+/// `weights` with an output head of its own, off by uniform noise of up to `noise`: greedy text that agrees
+/// with the original's now and then, the less the more noise.
+inline llama::llama_weights noisy_weights(const llama::llama_weights& weights, float noise,
+                                          std::uint64_t seed) {
+  struct owned {
+    std::shared_ptr<const void> original;
+    std::vector<float> output;
+  };
+  auto held = std::make_shared<owned>();
+  held->original = weights.storage;
+  const std::int64_t columns = weights.output.columns;
+  held->output.resize(weights.output.rows * columns);
+  reference::random_integers random(seed);
+  for (std::int64_t row = 0; row < weights.output.rows; ++row) {
+    const std::span<float> line(held->output.data() + row * columns, columns);
+    llama::dequantize_row(weights.output, row, line);
+    for (float& value : line) value += noise * (float(random.below(20001)) / 10000.0f - 1.0f);
+  }
+  llama::llama_weights noisy = weights;
+  noisy.output.data = std::as_bytes(std::span(held->output));
+  noisy.storage = held;
+  return noisy;
+}
+
+/// A whole model as draft. It takes no notice of the target's states, and reads the text from its second token
+/// on, as every draft does.
+class model_draft final : public llama::draft_model {
+ public:
+  model_draft(const llama::llama_weights& weights, int hidden_size)
+      : model_(llama::make_llama(test_device(), weights)), hidden_size_(hidden_size) {}
+
+  draft_shape shape() const override {
+    return {
+        .layout = model_->layout(), .hidden_size = hidden_size_, .vocab_size = model_->config().vocab_size};
+  }
+  std::size_t scratch_bytes(const step_key& key) const override { return model_->scratch_bytes(key); }
+  void forward(const step_context& step) const override { model_->forward(step); }
+
+ private:
+  std::unique_ptr<llama::llama_model> model_;
+  int hidden_size_;
+};
+
+struct draft_setup {
+  int rows = 4;
+  int most = 4;  // K
+  bool sampled = false;
+  bool trees = false;
+  bool draft = true;
+  int page_size = 8;
+  std::int64_t kv_pages = 0;
+  std::vector<std::int32_t> end_ids{};
+  bool poison = false;
+  std::int64_t max_context = 256;
+  int step_tokens = 0;
+  executor_options options{};
+};
+
+/// The tiny model with a draft that is itself with noise.
+struct tiny_with_draft : tiny {
+  explicit tiny_with_draft(float noise = 0.02f)
+      : tiny_with_draft(llama::make_tiny_weights(7, llama::tiny_config()), noise) {}
+  tiny_with_draft(const llama::llama_weights& target, float noise)
+      : tiny{target}, draft(noisy_weights(target, noise, 11), target.config.hidden_size) {}
+  tiny_with_draft(const llama::llama_weights& target, const llama::llama_weights& draft)
+      : tiny{target}, draft(draft, target.config.hidden_size) {}
+
+  step_executor executor(const draft_setup& how) const {
+    step_limits limits = this->limits(how.rows, how.most);
+    limits.page_size = how.page_size;
+    limits.kv_pages = how.kv_pages;
+    limits.max_context = how.max_context;
+    limits.hidden_size = weights.config.hidden_size;
+    limits.max_step_tokens = std::max(limits.max_step_tokens, how.step_tokens);
+    std::vector<step_definition> steps =
+        model->steps(llama::step_choice{.verify = how.most > 0, .sampled = how.sampled, .trees = how.trees});
+    executor_options options = how.options;
+    options.poison = how.poison;
+    options.finish = finish_options{how.end_ids};
+    if (how.draft && how.most > 0) {
+      options.draft = draft.shape();
+      for (step_definition& step : draft.steps())
+        if (how.sampled || !step.sampled) steps.push_back(std::move(step));
+    }
+    return step_executor(test_device(), limits, model->layout(), std::move(steps), std::move(options));
+  }
+
+  model_draft draft;
+};
+
+/// One text of a loop, as it came.
+struct heard {
+  std::vector<std::int32_t> tokens{};
+  generation_end end{};
+  bool ended = false;
+};
+
+inline generation_id submit(speculative_loop& loop, std::vector<std::int32_t> prompt, int max_tokens,
+                            heard& to, const sampling_settings& sampling = {}) {
+  return loop.submit({.prompt = std::move(prompt),
+                      .max_tokens = max_tokens,
+                      .sampling = sampling,
+                      .on_token = [&to](std::int32_t token) { to.tokens.push_back(token); },
+                      .on_end =
+                          [&to](const generation_end& end) {
+                            to.end = end;
+                            to.ended = true;
+                          }});
+}
+
+}  // namespace stepgraph
