@@ -157,7 +157,7 @@ def main():
         with torch.inference_mode():
             measure(arguments, batch, report)
         torch.cuda.empty_cache()
-    report.write(arguments.out)
+        report.write(arguments.out)  # what is measured is kept
 
 
 if __name__ == "__main__":
