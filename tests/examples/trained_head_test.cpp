@@ -34,7 +34,7 @@ std::filesystem::path draft_path() {
   return std::getenv("STEPGRAPH_DRAFT");
 }
 
-std::ifstream beside(const char* name) {
+std::ifstream beside(const std::string& name) {
   std::ifstream file(draft_path().parent_path() / name);
   REQUIRE(file.is_open());
   return file;
@@ -133,7 +133,7 @@ TEST_CASE("trained head: tokens a round on questions that it was not trained on"
 
   // what the head must be worth: of questions that the target made up, and of such as people ask
   struct question_set {
-    const char* file;
+    std::string file;
     double least;  // tokens a round
   };
   for (const question_set& set :
