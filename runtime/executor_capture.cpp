@@ -35,7 +35,8 @@ std::vector<int> step_executor::state::token_sizes(step_kind kind, int rows) con
 std::vector<int> step_executor::state::step_counts(step_kind kind) const {
   if (kind != step_kind::draft_decode) return {1};
   std::vector<int> counts;
-  for (int length = 2; length <= limits.max_draft_tokens; ++length)
+  for (int length = guard_off("draft-length") ? limits.max_draft_tokens : 2;
+       length <= limits.max_draft_tokens; ++length)
     if (options.draft_lengths.empty() || std::ranges::count(options.draft_lengths, length) > 0)
       counts.push_back(length - 1);
   return counts;

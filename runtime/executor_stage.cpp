@@ -66,7 +66,7 @@ void step_executor::state::stage(const plan& wanted, const step_round& round, in
       .patch_offset = static_cast<std::int32_t>(patch_offset),
       .join_offset = static_cast<std::int32_t>(layout.joins()),
       .accepts = verify ? 1 : 0,
-      .draft_steps = wanted.before && !guard_off("draft-length") ? wanted.before->steps : 0,
+      .draft_steps = wanted.before ? wanted.before->steps : 0,
       .last_reader = static_cast<std::int32_t>(wanted.after ? wanted.after->kind : key.kind),
       .reserved = 0,
       .sequence = slots[index].sequence};

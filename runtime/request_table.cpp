@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graphs/guard_off.hpp"
+
 namespace stepgraph {
 
 request_table::request_table(int requests, std::int64_t max_context, int page_shift, std::int64_t kv_pages)
@@ -52,7 +54,8 @@ std::int64_t request_table::pages_needed(request_id request, std::int64_t tokens
 
 int request_table::grow(request_id request, std::int64_t tokens, page_patch* patches) {
   line& grown = lines_[request];
-  const auto count = static_cast<int>(std::max<std::int64_t>(0, pages_needed(request, tokens)));
+  const auto count = static_cast<int>(
+      std::max<std::int64_t>(0, pages_needed(request, guard_off("kv-lookahead") ? 1 : tokens)));
   for (int i = 0; i < count; ++i) {
     const std::int32_t page = pages_.take();
     patches[i] = {request, static_cast<std::int32_t>(grown.pages.size()), page};
