@@ -1,6 +1,7 @@
 #pragma once
 
 #include "examples/llama/cuda_llama_kernels.cuh"
+#include "examples/llama/successor.cuh"
 
 /// What a draft head does before its layer and after it, over packed tokens.
 namespace stepgraph::llama {
@@ -25,7 +26,8 @@ struct fuse_inputs_params {
 template <class T>
 __global__ void __launch_bounds__(threads)
     fuse_inputs_kernel(const __grid_constant__ fuse_inputs_params<T> p) {
-  wait_for_predecessor();
+  // as `embed`: the layer's kernels read this step's numbers before their own wait
+  wait_then_allow_successor();
   const std::int64_t token = blockIdx.x, hidden = p.hidden_size;
   const bool live = token < *p.live_tokens;
   const T* const embedding = p.embedding + (live ? p.token_ids[token] * hidden : 0);
