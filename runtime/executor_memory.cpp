@@ -137,8 +137,10 @@ void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
   }
 }
 
-/// Nothing is staged, and no draft has been made.
+/// Nothing is staged, and no draft has been made. What no step has written yet is loaded, though not used, for dead
+/// rows.
 void step_executor::state::clear_step() {
+  stream.fill(buffers.undefined.data(), options.poison ? wild : 0, buffers.undefined.size());
   stream.fill(buffers.staging, 0, staging_bytes);
   if (buffers.state.first_draft)
     stream.fill(buffers.state.first_draft, 0xff, (buffers.state.requests + 1) * sizeof(std::int32_t));
