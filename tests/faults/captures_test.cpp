@@ -119,8 +119,11 @@ TEST_CASE("key: what is baked into a capture is another capture or an error, nev
                                },
                            .scratch_bytes = {}};
   };
-  const step_limits limits{
-      .max_rows = 4, .max_step_tokens = 8, .max_requests = 4, .max_context = 64, .page_size = 4,
+  const step_limits limits{.max_rows = 4,
+                           .max_step_tokens = 8,
+                           .max_requests = 4,
+                           .max_context = 64,
+                           .page_size = 4,
                            .vocab_size = 100};
   step_executor executor(test_device(), limits, layout, {emitting(0, 0), emitting(1, 1)});
   executor.capture();
