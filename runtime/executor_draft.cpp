@@ -1,4 +1,3 @@
-#include "kernels/metadata/decode_metadata.hpp"
 #include "kernels/metadata/draft_steps_metadata.hpp"
 #include "kernels/speculate/draft_extend_inputs.hpp"
 #include "kernels/step/draft_prologue.hpp"
@@ -66,17 +65,7 @@ void step_executor::state::enqueue_draft_extend(const step_key& key, const step_
                                           .faults = faults}});
   mark_node(key, "draft_extend_inputs");
   // the target's page table serves, unless a commit has since rewritten the slots it was made of
-  if (page_shift == 0)
-    decode_metadata(stream, {.lengths = length,
-                             .requests = buffers.requests,
-                             .source = source,
-                             .skip = -1,
-                             .cache_seqlens = own.cache_seqlens,
-                             .cu_seqlens_k = own.cu_seqlens_k,
-                             .page_table = buffers.page_table,
-                             .page_table_stride = buffers.page_table_stride,
-                             .page_columns = buffers.page_columns,
-                             .faults = faults});
+  if (page_shift == 0) enqueue_page_table(own, length, faults);
   enqueue_read_fence(key.kind);
   step_context made = draft_context(key, step);
   made.next_token = buffers.state.first_draft;

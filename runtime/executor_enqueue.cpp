@@ -194,17 +194,7 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
                            .token_ids = own.token_ids,
                            .inputs = inputs});
   mark_node(key, accepts ? "verify_prologue" : "step_prologue");
-  if (!guard_off("stale-all") || !stream.is_capturing())
-    decode_metadata(stream, {.lengths = length,
-                             .requests = buffers.requests,
-                             .source = source,
-                             .skip = -1,
-                             .cache_seqlens = own.cache_seqlens,
-                             .cu_seqlens_k = own.cu_seqlens_k,
-                             .page_table = buffers.page_table,
-                             .page_table_stride = buffers.page_table_stride,
-                             .page_columns = buffers.page_columns,
-                             .faults = sink()});
+  if (!guard_off("stale-all") || !stream.is_capturing()) enqueue_page_table(own, length, sink());
   mark_node(key, "decode_metadata");
   // with pages of one token a tree's commit writes the table: it is the last to touch it
   const bool commits_table = step.tree && page_shift == 0;
@@ -216,6 +206,21 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
   enqueue_epilogue(key, step);
   if (commits_table) enqueue_read_fence(key.kind);
   join_read_fence();
+}
+
+/// The rows' lengths, their sums and the page table.
+void step_executor::state::enqueue_page_table(const detail::step_vectors& own, const row_lengths& length,
+                                              const fault_sink& faults) {
+  decode_metadata(stream, {.lengths = length,
+                           .requests = buffers.requests,
+                           .source = source,
+                           .skip = -1,
+                           .cache_seqlens = own.cache_seqlens,
+                           .cu_seqlens_k = own.cu_seqlens_k,
+                           .page_table = buffers.page_table,
+                           .page_table_stride = buffers.page_table_stride,
+                           .page_columns = buffers.page_columns,
+                           .faults = faults});
 }
 
 /// A branch of the graph, so that nothing waits for it.

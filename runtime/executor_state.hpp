@@ -172,6 +172,8 @@ struct step_executor::state {
   }
   const staged_header* header() const { return reinterpret_cast<const staged_header*>(buffers.staging); }
 
+  void enqueue_page_table(const detail::step_vectors& own, const row_lengths& length,
+                          const fault_sink& faults);
   void enqueue_read_fence(step_kind kind);
   void join_read_fence();
 

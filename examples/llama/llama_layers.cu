@@ -46,15 +46,7 @@ llama_layers::llama_layers(device where, const llama_config& config, element_typ
 llama_layers::~llama_layers() = default;
 
 std::size_t llama_layers::scratch_bytes(const step_key& key) const {
-  return state_->pass->layout(key).bytes;
-}
-
-std::size_t llama_layers::spare_offset(const step_key& key) const {
-  return state_->pass->layout(key).spare;
-}
-
-std::size_t llama_layers::residual_offset(const step_key& key) const {
-  return state_->pass->layout(key).residual;
+  return state_->pass->scratch_bytes(key);
 }
 
 void llama_layers::forward(const step_context& step) const {

@@ -52,16 +52,8 @@ class llama_layers {
   llama_layers(const llama_layers&) = delete;
   llama_layers& operator=(const llama_layers&) = delete;
 
-  /// Scratch that `forward` needs, bytes. The logits, float32 [lines, vocab], are its head; `spare` bytes are
-  /// its tail, at `spare_offset`.
+  /// Scratch that `forward` needs, bytes. The logits, float32 [lines, vocab], are its head.
   std::size_t scratch_bytes(const step_key& key) const;
-
-  /// Where in the scratch [tokens] numbers of 32 bits are free for the caller.
-  std::size_t spare_offset(const step_key& key) const;
-
-  /// Where in the scratch the residual of the last layer is afterwards, float32 [tokens, hidden], before the
-  /// last norm.
-  std::size_t residual_offset(const step_key& key) const;
 
   /// Enqueues everything (of a draft head also the copy to `hidden_out`) up to the logits of the lines that go to the output head: a row's last token, in a
   /// verify step all. Neither allocates nor synchronises.

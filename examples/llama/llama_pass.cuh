@@ -21,10 +21,7 @@ class forward_pass {
   virtual ~forward_pass() = default;
   virtual void forward(const step_context& step) const = 0;
 
-  struct places {
-    std::size_t residual, spare, bytes;
-  };
-  virtual places layout(const step_key& key) const = 0;
+  virtual std::size_t scratch_bytes(const step_key& key) const = 0;
 };
 
 /// The forward pass in type T, bf16 or float. `rope`: float32 [max_context, head_size / 2, 2], cosines and
@@ -48,12 +45,7 @@ class typed_pass final : public forward_pass {
     loading.synchronize();
   }
 
-  places layout(const step_key& key) const override {
-    const scratch s = place(nullptr, key);
-    return {.residual = reinterpret_cast<std::size_t>(s.hidden),
-            .spare = reinterpret_cast<std::size_t>(s.spare),
-            .bytes = s.bytes};
-  }
+  std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
 
   void forward(const step_context& step) const override {
     scratch s = place(step.scratch.data(), step.key);
@@ -80,7 +72,6 @@ class typed_pass final : public forward_pass {
   struct scratch {
     float *logits, *hidden, *squares, *qkv, *gate_up;
     T *normed, *query, *attended, *activated, *last, *pair;
-    std::uint32_t* spare;
     std::size_t bytes;
   };
 
@@ -106,7 +97,6 @@ class typed_pass final : public forward_pass {
     take(s.activated, n * config_.ffn_size);
     take(s.last, lines * config_.hidden_size);
     take(s.pair, weights_.fusion.weight ? n * 2 * config_.hidden_size : 0);
-    take(s.spare, n);
     s.bytes = offset;
     return s;
   }
