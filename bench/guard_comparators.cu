@@ -206,7 +206,7 @@ void draft_steps_by(guard_policy policy, stream_ref at, draft_steps_metadata_par
 void decode_shaped(stream_ref at, const decode_metadata_params& params, const kernel_shape& shape) {
   const plain_decode_metadata_op op{params};
   launch_tiles_on(at, op,
-                  shaped(grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>,
+                  shaped(grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>, 1,
                                   at.where().multiprocessors()),
                          op.lines(), shape),
                   shape.programmatic);
@@ -214,7 +214,7 @@ void decode_shaped(stream_ref at, const decode_metadata_params& params, const ke
 
 void decode_chain_only(stream_ref at, const decode_metadata_params& params) {
   const plain_decode_metadata_op op{params};
-  const tile_grid grid = grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>,
+  const tile_grid grid = grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>, 1,
                                   at.where().multiprocessors());
   launch(at, "chain_only", chain_only, dim3(op.lines() + 1, 1 << grid.parts_shift), dim3(tile_threads), op);
 }

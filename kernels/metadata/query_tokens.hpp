@@ -21,6 +21,12 @@ struct query_tokens {
     const std::int32_t value = raw(row);
     return row >= lengths.live() || value < 0 ? 0 : value > max_count ? max_count : value;
   }
+
+  /// E of the row that a thread of a team begins with.
+  template <class Team>
+  STEPGRAPH_HD std::int32_t first_count(const Team& team, const row_lengths& lengths) const {
+    return count(lengths, team.rank() < lengths.rows ? team.rank() : lengths.rows - 1);
+  }
 };
 
 /// A live token's place: its row, and how many tokens it sees, itself included.
@@ -52,17 +58,18 @@ STEPGRAPH_HD token_place place_of(const row_lengths& lengths, const query_tokens
 }
 
 /// Writes cu_seqlens_q [rows + 1] unless it is null, reporting counts that were clamped or cut off; a sync()
-/// makes it readable. `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
+/// makes it readable. `first_count`: read by the caller before other sums, whose latency then covers it.
+/// `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
 template <class Team, class Visit>
 STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
                                             std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op,
-                                            Visit visit) {
+                                            std::int32_t first_count, Visit visit) {
   std::int64_t before = 0;
   if (team.rank() == 0 && cu_seqlens_q) cu_seqlens_q[0] = 0;
   for (int base = 0; base < lengths.rows; base += team.size()) {
     const int row = base + team.rank();
     const bool captured = row < lengths.rows;
-    const std::int32_t count = captured ? query.count(lengths, row) : 0;
+    const std::int32_t count = !captured ? 0 : base == 0 ? first_count : query.count(lengths, row);
     const auto sum = team.exclusive_sum(count);
     if (captured) {
       const std::int64_t limit = query.tokens;

@@ -170,6 +170,9 @@ TEST_CASE("KV indices of random ragged batches equal the definitions") {
                                                       .bad_request = i % 6 == 0,
                                                       .bad_length = i % 6 == 1}),
             i);
+  for (int i = 0; i < test_rounds(10); ++i)
+    compare(reference::random_batch(test_seed() + 80 + i, {.page_granular = i % 2 == 0, .bad_slot = true}),
+            i);
   compare(reference::random_batch(test_seed() + 99, {.rows = 300, .page_size = 1, .max_context = 30}), 1);
   compare(reference::random_batch(test_seed() + 98, {.rows = 3, .page_size = 1, .max_context = 20000}), 2);
 }
