@@ -17,7 +17,9 @@ tile_grid grid_for(int lines, int least_columns, int resident, int head_blocks, 
                                 : multiprocessors / 2;
   while (own << (grid.parts_shift + 1) <= wanted) ++grid.parts_shift;
   grid.heads = own << grid.parts_shift;
-  grid.helpers = copies && lines > 8 ? multiprocessors : std::max(1, multiprocessors / 4);
+  const int few = copies ? 4 : 16;  // heads of few gathers reach further than any line goes
+  grid.helpers = lines > 8 ? (copies ? multiprocessors : multiprocessors / 4) : multiprocessors / few;
+  grid.helpers = std::max(1, grid.helpers);
   if ((light || !copies) && grid.heads < room) grid.helpers = std::min(grid.helpers, room - grid.heads);
   if (lines > own) grid.helpers = multiprocessors;
   grid.lets_in_late = grid.heads + grid.helpers > room;

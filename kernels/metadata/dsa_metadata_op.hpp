@@ -135,7 +135,7 @@ struct dsa_metadata_op {
                                tokens.stride,
                                pages.stride,
                                copies};
-    map_columns<2>(team, strided_entries{line.source, 0}, out, begin, end);
+    map_columns(team, strided_entries{line.source, 0}, out, begin, end);
     return out.slot.bad();
   }
 
