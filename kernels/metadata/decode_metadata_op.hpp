@@ -109,10 +109,10 @@ struct decode_metadata_op {
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
     const bool sums_queries = p.cu_seqlens_q_mode == query_mode::cumulative;
-    const std::int32_t first_count = sums_queries ? p.query.first_count(team, p.lengths) : 0;
+    const std::int32_t first_raw = sums_queries ? p.query.first_raw(team, p.lengths) : 0;
     write_lengths(team, p.lengths, p.cache_seqlens, p.cu_seqlens_k, p.faults, id);
     if (sums_queries)
-      scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, first_count,
+      scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, first_raw,
                         [](int, int, int) {});
     if (p.cu_seqlens_q_mode == query_mode::rows_times_stride)
       for (int k = team.rank(); k <= p.lengths.rows; k += team.size())

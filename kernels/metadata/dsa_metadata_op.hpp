@@ -64,14 +64,14 @@ struct dsa_metadata_op {
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    const std::int32_t first_count = p.query.first_count(team, p.lengths);
+    const std::int32_t first_raw = p.query.first_raw(team, p.lengths);
     scan_rows(
         team, rows(), p.cu_seqlens_k, [&](int row) { return p.lengths.length_reported(row, p.faults, id); },
         [&](int row, std::int64_t length, std::int64_t) {
           row_vectors(row, static_cast<std::int32_t>(length));
         });
     const std::int32_t live = scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id,
-                                                first_count, [](int, int, int) {});
+                                                first_raw, [](int, int, int) {});
     team.sync();  // cu_seqlens_q is read
     scan_rows(
         team, p.query.tokens, p.dsa_cu_seqlens_k,
