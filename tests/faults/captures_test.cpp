@@ -70,7 +70,8 @@ TEST_CASE("capture-order: in whatever order steps are defined, their captures ha
       };
       ordered.push_back(std::move(step));
     }
-    step_executor executor(test_device(), t.limits(2, 3), t.model->layout(), std::move(ordered));
+    step_executor executor(test_device(), t.limits(2, 3), t.model->layout(), std::move(ordered),
+                           few_buckets(t.limits(2, 3)));
     executor.capture();
     const auto mine = text_of(executor, prompt, 12);
     if (text.empty()) text = mine;
