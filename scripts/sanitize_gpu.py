@@ -89,7 +89,7 @@ class Results:
             # a comma would end the pattern
             patterns = ",".join(re.sub(r"[,\\]", "?", case) for case in cases)
             command = [self.options.sanitizer, "--tool", tool, "--report-api-errors", "no", "--print-limit", "20",
-                       program.resolve(), f"--test-case={patterns}", "--duration=1", "--no-colors"]
+                       program, f"--test-case={patterns}", "--duration=1", "--no-colors"]
             start = time.monotonic()
             text, killed = run(command, gpu, self.left())
             with self.lock:
@@ -115,7 +115,7 @@ class Results:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("programs", nargs="+", type=pathlib.Path)
+    parser.add_argument("programs", nargs="+", type=lambda path: pathlib.Path(path).resolve())
     parser.add_argument("--sanitizer", default="compute-sanitizer", help="the program, if it is not on the PATH")
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--gpus", default="0", help="such as 0,1")
