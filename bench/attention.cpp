@@ -148,6 +148,8 @@ class attention_bench {
            {"oversubscribe", v.options.oversubscribe},
            {"consumers", v.options.consumers},
            {"warps", v.options.warps},
+           {"cluster", v.options.cluster},
+           {"flat", v.options.flat},
            {"nodes", v.nodes}},
           result, bytes, "plain read of the same bytes", read.median);
     }
@@ -197,44 +199,39 @@ void run_cases(attention_bench& b, const std::string& only) {
   const auto wanted = [&](const char* name) {
     return only.empty() || std::string(name).find(only) != std::string::npos;
   };
-  const auto min_tiles = [](int tiles) { return variant{.options = {.min_tiles = tiles}}; };
-  const auto warps = [](int tiles) { return variant{.options = {.min_tiles = 2 * tiles, .warps = 8}}; };
+  const auto cluster = [](int blocks) { return variant{.options = {.cluster = blocks}}; };
   const auto consumers = [](int count) { return variant{.options = {.consumers = count}}; };
   if (wanted("decode 64x8192"))
     b.run("decode 64x8192", std::vector<row>(64, {1, 8192}),
           {{},
-           warps(8),
-           {.page_size = 1},
-           {.page_size = 64},
-           {.name = "invariant", .batch_invariant = true},
-           {.name = "wide", .width = 16384},
-           {.name = "wide", .width = 1 << 20}});
+           cluster(2),
+           cluster(4)});
   if (wanted("decode 1x131072"))
-    b.run("decode 1x131072", {{1, 131072}}, {{}, {.name = "invariant", .batch_invariant = true}});
+    b.run("decode 1x131072", {{1, 131072}}, {{}, cluster(2), cluster(4), cluster(8)});
   if (wanted("decode ragged")) {
     std::vector<row> rows;
     for (const int length : {128, 32768, 1000, 20000, 512, 30000, 4096, 25000, 8192, 300, 32768, 16384, 28000,
                              2048, 24000, 24806})
       rows.push_back({1, length});
-    b.run("decode ragged", rows, {{}, warps(2), {.name = "invariant", .batch_invariant = true}});
+    b.run("decode ragged", rows, {{}, cluster(2), cluster(4)});
   }
   if (wanted("decode 8x1024"))
     b.run("decode 8x1024", std::vector<row>(8, {1, 1024}),
           {{},
-           min_tiles(3),
-           warps(2),
-           warps(4),
-           warps(8),
+           cluster(2),
+           cluster(4),
+           {.options = {.min_tiles = 8, .warps = 8, .cluster = 2}},
+           {.options = {.min_tiles = 4, .warps = 8, .cluster = 2}},
+           {.options = {.min_tiles = 4, .warps = 8, .cluster = 4}},
            {.nodes = 16},
-           {.nodes = 16, .options = {.min_tiles = 8, .warps = 8}},
-           {.name = "invariant", .batch_invariant = true}});
+           {.nodes = 16, .options = {.cluster = 2}},
+           {.nodes = 16, .options = {.cluster = 4}},
+           {.nodes = 16, .options = {.min_tiles = 8, .warps = 8, .cluster = 2}},
+           {.nodes = 16, .options = {.min_tiles = 4, .warps = 8, .cluster = 4}}});
   if (wanted("verify 16x8192"))
     b.run("verify 16x8192", std::vector<row>(16, {8, 8192}),
           {{},
-           consumers(1),
-           consumers(2),
-           {.name = "tree", .tree = true},
-           {.name = "invariant", .batch_invariant = true}});
+           {.name = "tree", .tree = true}});
   if (wanted("verify 16x16x8192"))
     b.run("verify 16x16x8192", std::vector<row>(16, {16, 8192}), {{}, consumers(1), consumers(2)});
   if (wanted("draft-extend")) {
@@ -244,7 +241,7 @@ void run_cases(attention_bench& b, const std::string& only) {
   }
   // prompt chunks: operations count rather than bytes
   const auto extend = [&](const char* name, const std::vector<row>& rows) {
-    if (wanted(name)) b.run(name, rows, {consumers(0), consumers(1), consumers(2)});
+    if (wanted(name)) b.run(name, rows, {consumers(2), {.options = {.flat = true, .consumers = 2}}});
   };
   extend("extend 4x2048", std::vector<row>(4, {2048, 2048}));
   std::vector<row> uneven(8, {64, 2048 + 64});

@@ -31,6 +31,8 @@ void split_attention_cuda(stream_ref at, const paged_attention_params& params, c
                                                   std::numeric_limits<std::int32_t>::max() - params.tokens)),
                        .partials = reinterpret_cast<float*>(counters + plan.counters),
                        .counters = counters,
+                       .cluster = plan.cluster,
+                       .flat = plan.flat,
                        .block_groups = plan.block_groups,
                        .group = params.heads / params.kv_heads,
                        .min_tiles = plan.min_tiles,

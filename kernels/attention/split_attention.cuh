@@ -17,7 +17,8 @@ struct warp_attention {
   static constexpr int key_groups = Tile::warp_tokens / 16;
   std::uint32_t query[steps][4];
   float weighted[HeadSize / 8][4] = {};
-  float largest[2] = {-INFINITY, -INFINITY};
+  float largest[2] = {-INFINITY, -INFINITY};  // base-2 logits over `unit`
+  float unit;
   float sum[2] = {0, 0};  // of this thread's columns
   token_view view[2];
 
@@ -85,9 +86,9 @@ struct warp_attention {
       now[half] = fmaxf(now[half], __shfl_xor_sync(~0u, now[half], 1));
       now[half] = fmaxf(now[half], __shfl_xor_sync(~0u, now[half], 2));
       const float from = now[half] == -INFINITY ? 0.0f : now[half];
-      factor[half] = exp2_fast(largest[half] - from);
+      factor[half] = exp2_fast((largest[half] - from) * unit);
       largest[half] = now[half];
-      now[half] = from;
+      now[half] = -from * unit;
     }
     if (__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
@@ -101,7 +102,7 @@ struct warp_attention {
     for (int n = 0; n < Tile::warp_tokens / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        scores[n][e] = exp2_fast(scores[n][e] - now[e / 2]);
+        scores[n][e] = exp2_fast(fmaf(scores[n][e], unit, now[e / 2]));
         sum[e / 2] += scores[n][e];
       }
   }
@@ -141,7 +142,7 @@ struct warp_attention {
         *reinterpret_cast<float2*>(shared + at * Tile::output_pitch + n * 8 + lane % 4 * 2) =
             make_float2(weighted[n][2 * half], weighted[n][2 * half + 1]);
       if (lane % 4 == 0) {
-        shared[rows * Tile::output_pitch + at] = largest[half];
+        shared[rows * Tile::output_pitch + at] = largest[half] * unit;
         shared[rows * Tile::output_pitch + rows + at] = sum[half];
       }
     }
@@ -172,6 +173,8 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
     commit_copies();
   }
   const bool has_queries = query_warp * 16 < s.lines;
+  const bool plain = p.op.scale > 0 && !(p.op.logit_cap > 0);  // what the scores' order is, the logits' is
+  attention.unit = plain ? p.op.scale * log2_e : log2_e;
   int stage = 0;
   for (int tile = first_tile; tile < last_tile; ++tile) {
     if (tile == first_tile)
@@ -190,18 +193,14 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
       const int first_key = kv_warp * Tile::warp_tokens;
       float scores[Tile::warp_tokens / 8][4];
       attention.score(keys, first_key, scores);
-      if (p.op.logit_cap > 0) {
-        const float inner = __fdividef(p.op.scale, p.op.logit_cap), outer = p.op.logit_cap * log2_e;
+      if (!plain) {
+        const bool capped = p.op.logit_cap > 0;
+        const float inner = capped ? __fdividef(p.op.scale, p.op.logit_cap) : p.op.scale;
 #pragma unroll
         for (auto& each : scores)
 #pragma unroll
-          for (float& value : each) value = outer * tanh_fast(inner * value);
-      } else {
-        const float scale = p.op.scale * log2_e;
-#pragma unroll
-        for (auto& each : scores)
-#pragma unroll
-          for (float& value : each) value *= scale;
+          for (float& value : each)
+            value = capped ? p.op.logit_cap * tanh_fast(inner * value) : inner * value;
       }
       // the 64 tokens that hold this warp's
       const int half = first_key / 64, position = tile * Tile::kv_tokens + half * 64;
@@ -218,7 +217,8 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   float* const shared = reinterpret_cast<float*>(stages);
   attention.store(shared, query_warp, kv_warp);
   __syncthreads();
-  finish_segment<T, HeadSize, Tile>(p, work, s, shared, shared_arrivals);
+  finish_segment<T, HeadSize, Tile>(p, work, s, shared, reinterpret_cast<float*>(stages + Tile::shared_bytes),
+                                    held.received, shared_arrivals);
   __syncthreads();  // before the next segment's copies
 }
 
@@ -232,23 +232,51 @@ __global__ void __launch_bounds__(32 * Warps, split_occupancy(HeadSize, QueryWar
   extern __shared__ __align__(128) unsigned char stages[];
   __shared__ held_pages<tile> held;
   __shared__ int arrivals;
+  const bool clustered = tile::clusters && p.cluster > 1;
+  if (clustered) {
+    if (threadIdx.x == 0) init_received(shared_address(&held.received));
+    greet_cluster();
+  }
   wait_for_predecessor();
 
   const block_work block = plan_block<tile>(p);
+  if (clustered) meet_cluster();
   for_each_segment<tile>(p, block, [&](const row_work& work, const segment& s) {
     attend_segment<T, HeadSize, tile>(p, work, s, stages, held, arrivals);
   });
   clear_dead_tokens<T, HeadSize>(p, tile::threads);
 }
 
+/// As `launch`, with `p.cluster` blocks along y a cluster.
+inline void launch_clusters(stream_ref at, void (*kernel)(const split_params), dim3 grid, dim3 block,
+                            const split_params& p, std::size_t shared_bytes) {
+  require_in_capture(at, "paged_attention");
+  note_kernel("paged_attention", reinterpret_cast<const void*>(kernel));
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = 1;
+  attributes[1].val.clusterDim.y = p.cluster;
+  attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(at.native());
+  config.attrs = attributes;
+  config.numAttrs = p.cluster > 1 ? 2 : 1;
+  if (const cudaError_t status = cudaLaunchKernelEx(&config, kernel, p); status != cudaSuccess)
+    cuda::throw_status(status, "paged_attention", source_place::current());
+}
+
 /// Raises the kernel's shared memory and launches it.
 template <class T, int HeadSize, int QueryWarps, int Warps>
 void launch_split_tile(stream_ref at, const split_params& p) {
   const auto kernel = split_attention_kernel<T, HeadSize, QueryWarps, Warps>;
-  constexpr int bytes = split_tile<HeadSize, QueryWarps, Warps>::shared_bytes;
+  constexpr int bytes = split_tile<HeadSize, QueryWarps, Warps>::launch_bytes;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch<split_params>(at, "paged_attention", kernel, dim3(p.op.kv_heads, p.block_groups), dim3(32 * Warps),
-                       p, bytes);
+  launch_clusters(at, kernel, dim3(p.op.kv_heads, p.block_groups), dim3(32 * Warps), p, bytes);
 }
 
 /// Defined in split_attention_<type>_<head size>.cu, one file an instantiation.

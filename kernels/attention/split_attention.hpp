@@ -23,6 +23,8 @@ struct split_options {
   int min_tiles = 4;      // KV tiles below which a block's share is not cut further
   int warps = 4;          // of a block with 16 query rows: 4, or 8
   int oversubscribe = 1;  // grid over what is resident at once
+  int cluster = 1;        // blocks of a thread block cluster
+  bool flat = false;
   int consumers = -1;  // warpgroups of 64 query rows that multiply; 0: warps of 16; -1: as the shape has it
 };
 
@@ -31,6 +33,8 @@ struct split_plan {
   int consumers = 0;     // 1 or 2: the warpgroup kernel; 0: the warps' kernel
   int query_warps = 1;   // 1, 2 or 4: warps along the packed query rows, 16 rows each
   int warps = 4;         // of a block
+  int cluster = 1;       // blocks of a thread block cluster, along the groups
+  bool flat = false;
   int block_groups = 0;  // sets of a block for each KV head
   int min_tiles = 0;
   bool partials_by_row = false;  // batch-invariant: partials lie by row rather than by token
@@ -49,6 +53,8 @@ struct split_params {
   std::int32_t capacity;  // cached tokens that the page table has room for
   float* partials;        // after the counters
   std::int32_t* counters;
+  std::int32_t cluster;       // block groups whose blocks for a KV head are a cluster
+  bool flat;
   std::int32_t block_groups;  // the grid is [kv_heads, block_groups]
   std::int32_t group;         // query heads of a KV head
   std::int32_t min_tiles;

@@ -33,6 +33,11 @@ split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attentio
       multiprocessors *
       (plan.consumers > 0 ? 3 - plan.consumers : split_occupancy(p.head_size, plan.query_warps, plan.warps));
   plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
+  if (plan.query_warps == 1 && plan.consumers == 0 && !p.batch_invariant && options.cluster <= plan.block_groups)
+    plan.cluster = options.cluster;
+  plan.block_groups = plan.block_groups / plan.cluster * plan.cluster;
+  plan.flat = options.flat && plan.consumers > 0;
+  if (plan.flat) plan.block_groups = resident;
   plan.min_tiles = std::max(options.min_tiles * 4 / plan.warps, 1);  // of 16 tokens a warp
   const std::int64_t own = p.step_kv.keys ? p.tokens : 0;
   constexpr int split_kv_tokens = 64;  // of the shortest KV tile
@@ -54,7 +59,7 @@ split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attentio
     plan.max_chunks = static_cast<int>(chunks);
     partials = line * tokens * p.heads * chunks;
   } else {
-    plan.counters = static_cast<std::size_t>(plan.block_groups) * p.kv_heads;
+    plan.counters = static_cast<std::size_t>(plan.block_groups) * (plan.flat ? 1 : p.kv_heads);
     partials = line * tile_rows * 2 * plan.counters;  // a block leaves at most two units unfinished
   }
   // launches of other shapes share the workspace, so the zeros lie in the same place for all

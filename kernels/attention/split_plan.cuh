@@ -72,16 +72,25 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
 
 /// A block's share of the step: one KV head, and KV tiles [begin, end) of the concatenation of all rows'
 /// query tiles. note: neighbouring blocks do the same tiles for all KV heads at about the same time, since a
-/// token's heads lie side by side in memory. A group is such a set of blocks; every group but the last has
-/// `share` tiles.
+/// token's heads lie side by side in memory. A group is such a set of blocks; the first `longer` of them have
+/// a tile more than the others' `share`.
 struct block_work {
   std::int32_t kv_head = 0;
   std::int32_t group = 0;
   std::int32_t begin = 0;
   std::int32_t end = 0;
   std::int32_t share = 1;
+  std::int32_t longer = 0;
   std::int32_t row_begin = 0;  // where the first row's tiles begin
   std::int32_t row = 0;
+  std::int32_t total = 0;  // of the concatenation
+  bool flat = false;       // KV heads, too, lie one after another, and `end` may lie in a later one
+
+  /// The group that has tile `at`.
+  __device__ std::int32_t group_of(std::int32_t at) const {
+    const bool first = at < longer * (share + 1);
+    return (at - (first ? 0 : longer)) / (share + (first ? 1 : 0));
+  }
 };
 
 /// Every warp scans the rows' lengths for itself: one round of loads, no barrier, no node of its own.
@@ -104,10 +113,21 @@ __device__ block_work plan_block(const split_params& p) {
   block_work work;
   work.kv_head = blockIdx.x;
   work.group = blockIdx.y;
-  work.share = max((total + groups - 1) / groups, p.min_tiles);
-  // note: in 64 bits, since idle groups lie past the end
-  work.begin = static_cast<int>(min(std::int64_t{work.group} * work.share, std::int64_t{total}));
-  work.end = min(work.share, total - work.begin) + work.begin;
+  work.total = total;
+  work.flat = !Tile::all_options && p.flat;
+  const int all = work.flat ? total * p.op.kv_heads : total;
+  const int busy = max(1, min(groups, all / p.min_tiles));
+  work.share = all / busy;
+  work.longer = all - work.share * busy;
+  if (work.flat) work.group = blockIdx.x;
+  const int place = min(work.group, busy);
+  work.begin = place * work.share + min(place, work.longer);
+  work.end = place == busy ? all : work.begin + work.share + (place < work.longer ? 1 : 0);
+  if (work.flat) {
+    work.kv_head = total > 0 ? work.begin / total : 0;
+    work.begin -= work.kv_head * total;
+    work.end -= work.kv_head * total;
+  }
   // the lane whose rows hold the beginning looks for the row
   const int before = inclusive - sum;
   const unsigned holder = __ballot_sync(~0u, before <= work.begin && work.begin < inclusive);
@@ -136,6 +156,9 @@ struct segment {
   std::int32_t last_tile;
   std::int32_t part;  // which of the unit's `parts` this is
   std::int32_t parts;
+  std::int32_t member;   // of the blocks of a cluster that have a part together; the first one leads
+  std::int32_t members;
+  std::int32_t leader;   // its rank in the cluster
   std::int32_t counter;    // of the unit
   std::int64_t partials;   // first float of part 0
   std::int32_t first_gap;  // floats from part 0 to part 1
@@ -215,13 +238,16 @@ template <class Tile>
 __device__ std::int32_t next_segment(const split_params& p, const block_work& block, const row_work& work,
                                      int row, std::int32_t row_begin, std::int32_t at,
                                      query_tile_place& place, segment& s) {
-  const int kv_heads = p.op.kv_heads, group = p.group;
+  const int kv_heads = block.flat ? 1 : p.op.kv_heads, group = p.group;
   place = find_query_tile<Tile>(p, work, at - row_begin, place);
   const int query_tile = place.query_tile, tiles = place.tiles;
   const std::int32_t unit_begin = row_begin + place.begin;
   int tile = at - unit_begin, count;
   s.row = row;
   s.kv_head = block.kv_head;
+  s.member = 0;
+  s.members = 1;
+  s.leader = 0;
   s.first_line = query_tile * Tile::query_rows;
   s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
   if (Tile::all_options && p.op.batch_invariant) {
@@ -253,14 +279,25 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
     if (count < tiles) {
       // a block has two slots: one for a unit that began before it, one for a unit that it begins and does
       // not end
-      const int first_group = unit_begin / block.share;
-      s.part = block.group - first_group;
-      s.parts = (unit_begin + tiles - 1) / block.share - first_group + 1;
-      s.counter = first_group * kv_heads + s.kv_head;
+      const int flat_begin = block.flat ? block.kv_head * block.total + unit_begin : unit_begin;
+      const int first_group = block.group_of(flat_begin);
+      const int last_group = block.group_of(flat_begin + tiles - 1);
+      int cluster = 1;  // groups that leave a part together
+      if (Tile::clusters && (p.cluster - 1) * s.lines <= Tile::received_lines) cluster = p.cluster;
+      const int first_cluster = first_group / cluster, mine = block.group / cluster;
+      if (cluster > 1) {
+        const int leader = max(first_group, mine * cluster);
+        s.member = block.group - leader;
+        s.members = min(last_group, mine * cluster + cluster - 1) - leader + 1;
+        s.leader = leader - mine * cluster;
+      }
+      s.part = mine - first_cluster;
+      s.parts = last_group / cluster - first_cluster + 1;
+      s.counter = first_group * kv_heads + (block.flat ? 0 : s.kv_head);
       const int slot = Tile::query_rows * Tile::slot_line;
       s.partials = (std::int64_t{2} * s.counter + 1) * slot;
-      s.first_gap = (2 * kv_heads - 1) * slot;
-      s.gap = 2 * kv_heads * slot;
+      s.first_gap = (2 * ((first_cluster + 1) * cluster - first_group) * kv_heads - 1) * slot;
+      s.gap = 2 * cluster * kv_heads * slot;
     }
   }
   const int first_tile = first_kv_tile<Tile>(p, work, query_tile) - Tile::overhead;
@@ -271,11 +308,15 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
 
 /// Calls `body(work, segment)` for all of a block's segments.
 template <class Tile, class Body>
-__device__ __forceinline__ void for_each_segment(const split_params& p, const block_work& block,
-                                                 Body&& body) {
+__device__ __forceinline__ void for_each_segment(const split_params& p, block_work block, Body&& body) {
   std::int32_t at = block.begin, row_begin = block.row_begin;
   int row = block.row;
   while (at < block.end) {
+    if (block.flat && at == block.total) {
+      block.end -= block.total;
+      ++block.kv_head;
+      at = row_begin = row = 0;
+    }
     const row_work work = work_of<Tile>(p, row, false);
     const std::int32_t row_end = row_begin + work.cost;
     query_tile_place place;

@@ -29,6 +29,9 @@ struct split_tile {
   static constexpr int output_pitch = HeadSize + 8;
   static constexpr int shared_bytes = stages * stage_bytes;
   static constexpr int slot_line = HeadSize + 4;  // floats of a partial result a query row
+  static constexpr bool clusters = QueryWarps == 1;  // blocks of a cluster may send each other parts
+  static constexpr int received_lines = !clusters ? 0 : Warps == 8 ? 56 : 24;  // that a block has room for
+  static constexpr int launch_bytes = shared_bytes + received_lines * slot_line * 4;
   static_assert(warp_tokens % 16 == 0, "a warp multiplies by 16 keys at a time");
   static_assert(kv_warps * query_rows * (output_pitch + 2) * 4 <= shared_bytes,
                 "the warps' outputs take the pipeline's place");
@@ -40,6 +43,7 @@ struct held_pages {
   static constexpr int tiles = 8;                     // of a ring, more than are ever on their way
   std::int32_t pages[tiles][Tile::kv_tokens];         // page entry of each token of a coming tile
   alignas(8) std::uint16_t live[tiles][Tile::warps];  // tokens of a stage that are there, a bit each, by warp
+  std::uint64_t received;  // barrier: all parts that other blocks of the cluster send are there
 
   __device__ std::uint64_t live_64(int stage, int word) const {
     return reinterpret_cast<const std::uint64_t*>(live[stage])[word];

@@ -66,7 +66,7 @@ void launch_warpgroup_tile(stream_ref at, const split_params& p) {
   const auto kernel = warpgroup_attention_kernel<T, HeadSize, Consumers>;
   constexpr int bytes = warpgroup_shared_bytes<tile>;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch<split_params>(at, "paged_attention", kernel, dim3(p.op.kv_heads, p.block_groups),
+  launch<split_params>(at, "paged_attention", kernel, p.flat ? dim3(p.block_groups) : dim3(p.op.kv_heads, p.block_groups),
                        dim3(tile::threads), p, bytes);
 }
 

@@ -53,9 +53,12 @@ struct warpgroup_attention {
     if (threadIdx.x % 32 == 0) arrive(shared_address(&barrier));
   }
 
-  /// Starts scores = queries . keys of the next tile.
-  __device__ void start_scores() {
+  __device__ void wait_keys() const {
     wait_barrier(shared_address(&held.full_keys[key_ring.stage]), key_ring.parity);
+  }
+
+  /// Starts scores = queries . keys of the next tile, whose keys are there.
+  __device__ void start_scores() {
     fence_for_products();
     const shared_matrix queries(
         shared + Tile::queries_at + query.stage * Tile::query_bytes + warpgroup * 64 * 128, 16);
@@ -176,6 +179,7 @@ struct warpgroup_attention {
     float factor[2];
 #pragma unroll 1
     for (int tile = span.first_tile; tile < span.last_tile; ++tile) {
+      wait_keys();
       start_scores();
       wait_products<0>();
       pin(scores);
@@ -189,30 +193,67 @@ struct warpgroup_attention {
     query.advance();
   }
 
+  /// The multiplying warpgroups take turns to start products, so that one's softmax runs beside the other's
+  /// products.
+  __device__ void take_turn() const {
+#if STEPGRAPH_EXPERIMENT & 2
+    if (warpgroup == 0)
+      asm volatile("bar.sync 3, 256;" ::: "memory");
+    else
+      asm volatile("bar.sync 4, 256;" ::: "memory");
+#endif
+  }
+  __device__ void pass_turn() const {
+#if STEPGRAPH_EXPERIMENT & 2
+    if (warpgroup == 0)
+      asm volatile("bar.arrive 4, 256;" ::: "memory");
+    else
+      asm volatile("bar.arrive 3, 256;" ::: "memory");
+#endif
+  }
+
   /// All KV tiles of a segment. The scores of a tile are on their way while the values of the one before are,
   /// and its softmax runs beside the latter.
   __device__ void multiply_overlapped(const segment_span& span) {
     float factor[2];
+    wait_keys();
+    if (warpgroup == 1) pass_turn();
+    take_turn();
     start_scores();
+    pass_turn();
     wait_products<0>();
     pin(scores);
     softmax(span, span.first_tile, factor);
     pack_weights();
 #pragma unroll 1
     for (int tile = span.first_tile + 1; tile < span.last_tile; ++tile) {
+#if !(STEPGRAPH_EXPERIMENT & 1)
+      wait_keys();
+#else
+      if (tile == span.first_tile + 1) wait_keys();
+#endif
+      take_turn();
       start_scores();
       start_values();
+      pass_turn();
       wait_products<1>();
       pin(scores);
       softmax(span, tile, factor);
+#if STEPGRAPH_EXPERIMENT & 1
+      // note: a wait with a branch of its own, over which the compiler does not move the wait for the products
+      if (tile + 1 < span.last_tile) wait_keys();
+#endif
       wait_values();
       rescale(factor);
       pack_weights();
     }
     free(held.empty_query[query.stage]);
     query.advance();
+    take_turn();
     start_values();
+    pass_turn();
     wait_values();
+    if (warpgroup == 0) take_turn();
   }
 
   __device__ void multiply(const row_work& work, const segment& s, const segment_span span) {

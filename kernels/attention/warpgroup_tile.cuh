@@ -12,6 +12,8 @@ namespace stepgraph::detail {
 template <int HeadSize, int Consumers>
 struct warpgroup_tile {
   static constexpr bool all_options = false;  // no trees, no batch-invariant splits
+  static constexpr bool clusters = false;
+  static constexpr int received_lines = 0;
   static constexpr int consumers = Consumers;
   static constexpr int overhead = Consumers == 2 ? 1 : 0;  // KV tiles that a query tile costs beside its own
   static constexpr int query_rows = 64 * Consumers;

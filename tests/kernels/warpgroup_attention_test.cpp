@@ -46,7 +46,12 @@ struct planned_batch {
 
 /// One and two multiplying warpgroups, and blocks of eight warps.
 const detail::split_options all_options[] = {
-    {.consumers = 1}, {.consumers = 2}, {.min_tiles = 2, .warps = 8, .consumers = 0}};
+    {.consumers = 1},
+    {.consumers = 2},
+    {.flat = true, .consumers = 2},
+    {.min_tiles = 2, .warps = 8, .consumers = 0},
+    {.cluster = 4, .consumers = 0},
+    {.min_tiles = 2, .warps = 8, .cluster = 8, .consumers = 0}};
 
 template <class T>
 void compare(const ragged_shape& s, const std::vector<ragged_row>& rows, const detail::split_options& options,
@@ -98,6 +103,30 @@ TEST_CASE(
   compare_all({}, {});
   compare_all({}, {{0, 50}, {0, 0}});
   compare_all({}, {{2, 0}, {1, 70}, {0, 20}, {3, 1}});
+}
+
+TEST_CASE("warpgroup attention: parts of a row meet inside clusters, and across them") {
+  if (!has_warpgroups()) return;
+  CAPTURE(test_seed());
+  for (const detail::split_options options : {detail::split_options{.cluster = 2},
+                                              detail::split_options{.cluster = 4},
+                                              detail::split_options{.min_tiles = 2, .warps = 8, .cluster = 4},
+                                              detail::split_options{.min_tiles = 2, .warps = 8, .cluster = 8}})
+    for (const int heads : {8, 32}) {
+      CAPTURE(options.cluster);
+      CAPTURE(options.warps);
+      ragged_shape s{.rows = 9, .tokens = 9, .heads = heads, .kv_heads = 2, .longest = 2000};
+      const std::vector<ragged_row> even(8, {1, 1024});
+      const std::vector<ragged_row> uneven{{1, 1}, {1, 2000}, {1, 0}, {0, 30}, {1, 700}, {1, 63}, {1, 1999}};
+      for (const int head_size : {64, 128}) {
+        s.head_size = head_size;
+        compare<bf16>(s, even, options, 20);
+        compare<f16>(s, uneven, options, 20);
+      }
+      if (test_small()) continue;
+      ragged_shape one{.rows = 1, .tokens = 1, .heads = heads, .kv_heads = 2, .head_size = 128, .longest = 30000};
+      compare<bf16>(one, {{1, 30000}}, options, 4);
+    }
 }
 
 TEST_CASE("warpgroup attention: chunks, alone and with decoding rows, with and without a prefix") {
