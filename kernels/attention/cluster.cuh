@@ -36,7 +36,8 @@ __device__ __forceinline__ void init_received(std::uint32_t barrier) {
 
 __device__ __forceinline__ void expect_bytes(std::uint32_t barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 #endif
 }
 

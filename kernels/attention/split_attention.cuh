@@ -204,7 +204,7 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
       }
       // the 64 tokens that hold this warp's
       const int half = first_key / 64, position = tile * Tile::kv_tokens + half * 64;
-      const std::uint64_t there = held.live_64(stage, half);
+      const std::uint64_t there = Tile::guarded ? held.live_64(stage, half) : ~std::uint64_t{0};
       if (~there != 0 || position < span.all_begin || position + 64 > span.all_end)
         attention.mask(scores, position, there, first_key % 64 + lane % 4 * 2);
       attention.softmax(scores);
@@ -225,26 +225,26 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
 // grid: what the GPU holds at once, whatever the batch and the captured width
 // a block takes an even share of all rows' live KV tiles, one segment of a (row, query tile, KV head) after
 // another
-template <class T, int HeadSize, int QueryWarps, int Warps>
-__global__ void __launch_bounds__(32 * Warps, split_occupancy(HeadSize, QueryWarps, Warps))
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
     split_attention_kernel(const __grid_constant__ split_params p) {
-  using tile = split_tile<HeadSize, QueryWarps, Warps>;
-  extern __shared__ __align__(128) unsigned char stages[];
-  __shared__ held_pages<tile> held;
+  extern __shared__ __align__(1024) unsigned char stages[];
+  __shared__ held_pages<Tile> held;
   __shared__ int arrivals;
-  const bool clustered = tile::clusters && p.cluster > 1;
+  const bool clustered = Tile::clusters && p.cluster > 1;
   if (clustered) {
     if (threadIdx.x == 0) init_received(shared_address(&held.received));
     greet_cluster();
   }
+  if (p.prefetch) prefetch_plan(p);
   wait_for_predecessor();
 
-  const block_work block = plan_block<tile>(p);
+  const block_work block = plan_block<Tile>(p);
   if (clustered) meet_cluster();
-  for_each_segment<tile>(p, block, [&](const row_work& work, const segment& s) {
-    attend_segment<T, HeadSize, tile>(p, work, s, stages, held, arrivals);
+  for_each_segment<Tile>(p, block, [&](const row_work& work, const segment& s) {
+    attend_segment<T, Tile::head_size, Tile>(p, work, s, stages, held, arrivals);
   });
-  clear_dead_tokens<T, HeadSize>(p, tile::threads);
+  clear_dead_tokens<T, Tile>(p, Tile::threads);
 }
 
 /// As `launch`, with `p.cluster` blocks along y a cluster.
@@ -271,12 +271,12 @@ inline void launch_clusters(stream_ref at, void (*kernel)(const split_params), d
 }
 
 /// Raises the kernel's shared memory and launches it.
-template <class T, int HeadSize, int QueryWarps, int Warps>
+template <class T, class Tile>
 void launch_split_tile(stream_ref at, const split_params& p) {
-  const auto kernel = split_attention_kernel<T, HeadSize, QueryWarps, Warps>;
-  constexpr int bytes = split_tile<HeadSize, QueryWarps, Warps>::launch_bytes;
+  const auto kernel = split_attention_kernel<T, Tile>;
+  constexpr int bytes = Tile::launch_bytes;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch_clusters(at, kernel, dim3(p.op.kv_heads, p.block_groups), dim3(32 * Warps), p, bytes);
+  launch_clusters(at, kernel, dim3(p.op.kv_heads, p.block_groups), dim3(Tile::threads), p, bytes);
 }
 
 /// Defined in split_attention_<type>_<head size>.cu, one file an instantiation.
@@ -286,10 +286,10 @@ void launch_split(stream_ref at, const split_params& p, int query_warps, int war
 #define STEPGRAPH_SPLIT_ATTENTION(T, HeadSize)                                                       \
   template <>                                                                                        \
   void launch_split<T, HeadSize>(stream_ref at, const split_params& p, int query_warps, int warps) { \
-    if (warps == 8) return launch_split_tile<T, HeadSize, 1, 8>(at, p);                              \
-    if (query_warps == 1) return launch_split_tile<T, HeadSize, 1, 4>(at, p);                        \
-    if (query_warps == 2) return launch_split_tile<T, HeadSize, 2, 4>(at, p);                        \
-    return launch_split_tile<T, HeadSize, 4, 4>(at, p);                                              \
+    if (warps == 8) return launch_split_tile<T, split_tile<HeadSize, 1, 8>>(at, p);                  \
+    if (query_warps == 1) return launch_split_tile<T, split_tile<HeadSize, 1, 4>>(at, p);            \
+    if (query_warps == 2) return launch_split_tile<T, split_tile<HeadSize, 2, 4>>(at, p);            \
+    return launch_split_tile<T, split_tile<HeadSize, 4, 4>>(at, p);                                  \
   }
 
 }  // namespace stepgraph::detail

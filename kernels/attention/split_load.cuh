@@ -35,10 +35,12 @@ struct kv_loader {
     to = stages + token * Tile::line_bytes + swizzle(piece, token) * 16;
   }
 
-  __device__ bool inside(int position) const { return position >= range.begin && position < range.end; }
+  __device__ bool inside(int position) const {
+    return !Tile::guarded || (position >= range.begin && position < range.end);
+  }
 
   __device__ bool listed(int position) const {
-    return position >= range.begin && position < range.listed_end;
+    return !Tile::guarded || (position >= range.begin && position < range.listed_end);
   }
 
   /// The entries of the first tiles, whose keys cannot wait for a round of copies. Entries outside the range
@@ -71,7 +73,7 @@ struct kv_loader {
     const int position = tile * Tile::kv_tokens + own_token;
     bool there = inside(position);
     const std::int32_t page = held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][own_token];
-    if (listed(position) && (page < 0 || (cache.pages > 0 && page >= cache.pages))) {
+    if (Tile::guarded && listed(position) && (page < 0 || (cache.pages > 0 && page >= cache.pages))) {
       there = false;
       if (lane < 16) report_fault(p, row, row_status::slot_out_of_range, page);
     }
@@ -79,12 +81,14 @@ struct kv_loader {
     const std::int64_t offset = !there             ? -1
                                 : listed(position) ? page * cache.page_stride + in_page * cache.token_stride
                                                    : position * p.op.step_kv.token_stride;
-    const std::uint32_t bits = __ballot_sync(~0u, there);
-    if (lane == 0) held.live[stage][warp] = static_cast<std::uint16_t>(bits);
+    if constexpr (Tile::guarded) {
+      const std::uint32_t bits = __ballot_sync(~0u, there);
+      if (lane == 0) held.live[stage][warp] = static_cast<std::uint16_t>(bits);
+    }
     const T* const keys = static_cast<const T*>(cache.keys) + head_offset;
     const T* const values = static_cast<const T*>(cache.values) + head_offset;
     const std::uint32_t stage_to = to + stage * Tile::stage_bytes;
-    if ((tile + 1) * Tile::kv_tokens > range.listed_end && p.op.step_kv.keys)
+    if (Tile::guarded && (tile + 1) * Tile::kv_tokens > range.listed_end && p.op.step_kv.keys)
       return start_mixed(tile, offset, stage_to);
 #pragma unroll
     for (int pass = 0; pass < Tile::passes; ++pass) {

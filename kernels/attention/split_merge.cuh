@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/attention/mma.cuh"
 #include "kernels/attention/cluster.cuh"
+#include "kernels/attention/mma.cuh"
 #include "kernels/attention/split_plan.cuh"
 
 namespace stepgraph::detail {
@@ -179,12 +179,9 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* const largest = shared + output_floats;
   const float* const sums = largest + Tile::kv_warps * Tile::query_rows;
-  const bool leads = Tile::clusters && s.members > 1 && s.member == 0;
-  if (leads) {
-    constexpr int line_bytes = (HeadSize + 2) * sizeof(float);
-    if (threadIdx.x == 0)
-      expect_bytes(shared_address(&received_barrier), (s.members - 1) * s.lines * line_bytes);
-  }
+  const bool leads = Tile::clusters && s.leads, sends = Tile::clusters && s.sends;
+  if (leads && threadIdx.x == 0)
+    expect_bytes(shared_address(&received_barrier), s.lines * (HeadSize + 2) * int{sizeof(float)});
 #pragma unroll 2
   for (int line = warp; line < s.lines; line += Tile::warps) {
     line_softmax<HeadSize> row;
@@ -199,24 +196,20 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
       row.weighted.add(lane_values<HeadSize>::load(shared + at * Tile::output_pitch), weight);
       row.sum += weight * sums[at];
     }
-    if (Tile::clusters && s.member > 0) {
-      const std::uint32_t to = remote_address(
-          shared_address(received + ((s.member - 1) * s.lines + line) * Tile::slot_line), s.leader);
-      const std::uint32_t barrier = remote_address(shared_address(&received_barrier), s.leader);
+    if (sends) {
+      const std::uint32_t to = remote_address(shared_address(received + line * Tile::slot_line), 0);
+      const std::uint32_t barrier = remote_address(shared_address(&received_barrier), 0);
       row.weighted.send(to, barrier);
       if (lane == 0) send_remote(to + HeadSize * 4, row.largest, row.sum, barrier);
       continue;
     }
     if (leads) {
       wait_received(shared_address(&received_barrier));
-#pragma unroll 1
-      for (int member = 1; member < s.members; ++member) {
-        const float* const from = received + ((member - 1) * s.lines + line) * Tile::slot_line;
-        const float2 scale = *reinterpret_cast<const float2*>(from + HeadSize);
-        const float weight = exp2_fast(scale.x - row.raise(scale.x));
-        row.weighted.add(lane_values<HeadSize>::load(from), weight);
-        row.sum += weight * scale.y;
-      }
+      const float* const from = received + line * Tile::slot_line;
+      const float2 scale = *reinterpret_cast<const float2*>(from + HeadSize);
+      const float weight = exp2_fast(scale.x - row.raise(scale.x));
+      row.weighted.add(lane_values<HeadSize>::load(from), weight);
+      row.sum += weight * scale.y;
     }
     if (s.parts == 1) {
       write_output<T>(p, work, s, line, row);
@@ -226,7 +219,7 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
     row.weighted.store_slot(to);
     if (lane == 0) __stcg(reinterpret_cast<float2*>(to + HeadSize), make_float2(row.largest, row.sum));
   }
-  if (s.parts == 1 || s.member > 0) return;
+  if (s.parts == 1 || sends) return;
 
   // one thread's release covers what the barrier ordered before it
   __syncthreads();

@@ -45,15 +45,21 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
   const std::int32_t begin = op.cu_seqlens_q[row], end = op.cu_seqlens_q[row + 1];
   const std::int32_t length = op.cache_seqlens[row];
   row_work work;
-  work.first_token = min(max(begin, 0), op.tokens);
-  work.tokens = min(max(end, work.first_token), op.tokens) - work.first_token;
-  int capacity = p.capacity;
-  if (op.page_indptr.data)
-    capacity = static_cast<int>(min(row_pages::of(op, row).capacity, std::int64_t{p.capacity}));
-  if (op.step_kv.keys) capacity += work.tokens;
-  work.length = min(max(length, 0), capacity);
-  if (report && work.tokens > 0 && work.length != length)
-    report_fault(p, row, row_status::length_clamped, length);
+  if constexpr (Tile::guarded) {
+    work.first_token = min(max(begin, 0), op.tokens);
+    work.tokens = min(max(end, work.first_token), op.tokens) - work.first_token;
+    int capacity = p.capacity;
+    if (op.page_indptr.data)
+      capacity = static_cast<int>(min(row_pages::of(op, row).capacity, std::int64_t{p.capacity}));
+    if (op.step_kv.keys) capacity += work.tokens;
+    work.length = min(max(length, 0), capacity);
+    if (report && work.tokens > 0 && work.length != length)
+      report_fault(p, row, row_status::length_clamped, length);
+  } else {
+    work.first_token = begin;
+    work.tokens = end - begin;
+    work.length = length;
+  }
   work.query_tiles = (work.tokens * p.group + Tile::query_rows - 1) / Tile::query_rows;
   const int all_tiles = (work.length + Tile::kv_tokens - 1) / Tile::kv_tokens;
   if (work.query_tiles <= 1) {
@@ -92,6 +98,21 @@ struct block_work {
     return (at - (first ? 0 : longer)) / (share + (first ? 1 : 0));
   }
 };
+
+/// Asks the second-level cache for what every block reads first, before the predecessor is over: the rows' lengths,
+/// and the beginnings of their page lists. No value is taken from it.
+__device__ __forceinline__ void prefetch_plan(const split_params& p) {
+  constexpr int line = 32, lines = 4;  // entries of a line of the cache; lines of a row
+  if (blockIdx.x != 0) return;
+  for (int i = threadIdx.x; i * line <= p.op.rows; i += blockDim.x) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.op.cu_seqlens_q + i * line));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.op.cache_seqlens + min(i * line, p.op.rows - 1)));
+  }
+  if (p.op.page_indptr.data) return;
+  const int row = blockIdx.y + threadIdx.x / lines * gridDim.y, at = threadIdx.x % lines * line;
+  if (row < p.op.rows && at < p.op.page_columns)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.op.page_table + row * p.op.page_table_stride + at));
+}
 
 /// Every warp scans the rows' lengths for itself: one round of loads, no barrier, no node of its own.
 template <class Tile>
@@ -156,9 +177,8 @@ struct segment {
   std::int32_t last_tile;
   std::int32_t part;  // which of the unit's `parts` this is
   std::int32_t parts;
-  std::int32_t member;   // of the blocks of a cluster that have a part together; the first one leads
-  std::int32_t members;
-  std::int32_t leader;   // its rank in the cluster
+  bool sends;              // the cluster's first block merges this one's part with its own
+  bool leads;              // this block is that one
   std::int32_t counter;    // of the unit
   std::int64_t partials;   // first float of part 0
   std::int32_t first_gap;  // floats from part 0 to part 1
@@ -245,9 +265,7 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
   int tile = at - unit_begin, count;
   s.row = row;
   s.kv_head = block.kv_head;
-  s.member = 0;
-  s.members = 1;
-  s.leader = 0;
+  s.sends = s.leads = false;
   s.first_line = query_tile * Tile::query_rows;
   s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
   if (Tile::all_options && p.op.batch_invariant) {
@@ -282,14 +300,12 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
       const int flat_begin = block.flat ? block.kv_head * block.total + unit_begin : unit_begin;
       const int first_group = block.group_of(flat_begin);
       const int last_group = block.group_of(flat_begin + tiles - 1);
-      int cluster = 1;  // groups that leave a part together
-      if (Tile::clusters && (p.cluster - 1) * s.lines <= Tile::received_lines) cluster = p.cluster;
+      const int cluster = Tile::clusters ? p.cluster : 1;  // groups that leave a part together
       const int first_cluster = first_group / cluster, mine = block.group / cluster;
-      if (cluster > 1) {
-        const int leader = max(first_group, mine * cluster);
-        s.member = block.group - leader;
-        s.members = min(last_group, mine * cluster + cluster - 1) - leader + 1;
-        s.leader = leader - mine * cluster;
+      if (cluster == 2) {
+        const bool second = block.group % 2 == 1;
+        s.sends = second && first_group < block.group;
+        s.leads = !second && last_group > block.group;
       }
       s.part = mine - first_cluster;
       s.parts = last_group / cluster - first_cluster + 1;
@@ -331,14 +347,15 @@ __device__ __forceinline__ void for_each_segment(const split_params& p, block_wo
 }
 
 /// Zeros for dead tokens, shared by all blocks; the first `threads` threads of each take part.
-template <class T, int HeadSize>
+template <class T, class Tile>
 __device__ void clear_dead_tokens(const split_params& p, int threads) {
+  if constexpr (!Tile::guarded) return;
   const int live = min(max(p.op.cu_seqlens_q[p.op.rows], 0), p.op.tokens);
   const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
   const int block = blockIdx.y * gridDim.x + blockIdx.x;
   const std::int64_t thread = std::int64_t{block} * threads + threadIdx.x;
   const std::int64_t step = std::int64_t{gridDim.x} * gridDim.y * threads;
-  constexpr int vectors = HeadSize / 8;
+  constexpr int vectors = Tile::head_size / 8;
   for (std::int64_t i = first * vectors + thread; i < last * vectors; i += step)
     static_cast<uint4*>(p.op.output)[i] = make_uint4(0, 0, 0, 0);
   if (p.op.log_sum_exp)

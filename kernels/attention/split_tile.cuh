@@ -7,11 +7,15 @@
 namespace stepgraph::detail {
 
 /// Constants of one instantiation. `QueryWarps` warps lie along the packed query rows, 16 rows each; the
-/// others share the tile's keys between them, each with a softmax of its own until the end.
-template <int HeadSize, int QueryWarps, int Warps>
+/// others share the tile's keys between them, each with a softmax of its own until the end. Not `Guarded`: takes
+/// all lengths and page entries as they are, and all of every tile as there; to measure what the guard costs.
+template <int HeadSize, int QueryWarps, int Warps, bool Guarded = true>
 struct split_tile {
+  static constexpr int head_size = HeadSize;
+  static constexpr bool guarded = Guarded;
   static constexpr int warps = Warps;
   static constexpr int threads = 32 * Warps;
+  static constexpr int occupancy = split_occupancy(HeadSize, QueryWarps, Warps);
   static constexpr int overhead = 0;  // KV tiles that a query tile costs beside its own
   static constexpr int query_rows = 16 * QueryWarps;
   static constexpr int kv_tokens = 16 * Warps;  // keys and values of one pipeline stage
@@ -29,9 +33,9 @@ struct split_tile {
   static constexpr int output_pitch = HeadSize + 8;
   static constexpr int shared_bytes = stages * stage_bytes;
   static constexpr int slot_line = HeadSize + 4;  // floats of a partial result a query row
-  static constexpr bool clusters = QueryWarps == 1;  // blocks of a cluster may send each other parts
-  static constexpr int received_lines = !clusters ? 0 : Warps == 8 ? 56 : 24;  // that a block has room for
-  static constexpr int launch_bytes = shared_bytes + received_lines * slot_line * 4;
+  // two blocks of eight warps may be a cluster, whose first one takes the other's part of a unit
+  static constexpr bool clusters = Warps == 8;
+  static constexpr int launch_bytes = shared_bytes + (clusters ? query_rows * slot_line * 4 : 0);
   static_assert(warp_tokens % 16 == 0, "a warp multiplies by 16 keys at a time");
   static_assert(kv_warps * query_rows * (output_pitch + 2) * 4 <= shared_bytes,
                 "the warps' outputs take the pipeline's place");
@@ -43,7 +47,7 @@ struct held_pages {
   static constexpr int tiles = 8;                     // of a ring, more than are ever on their way
   std::int32_t pages[tiles][Tile::kv_tokens];         // page entry of each token of a coming tile
   alignas(8) std::uint16_t live[tiles][Tile::warps];  // tokens of a stage that are there, a bit each, by warp
-  std::uint64_t received;  // barrier: all parts that other blocks of the cluster send are there
+  std::uint64_t received;  // barrier: the part that the cluster's other block sends is there
 
   __device__ std::uint64_t live_64(int stage, int word) const {
     return reinterpret_cast<const std::uint64_t*>(live[stage])[word];

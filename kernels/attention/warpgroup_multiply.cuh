@@ -111,7 +111,9 @@ struct warpgroup_attention {
     std::uint32_t all = ~0u;
 #pragma unroll
     for (int word = 0; word < Tile::words; ++word) {
-      live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage][word] : 0, 0);
+      live[word] = ~0u;
+      if constexpr (Tile::guarded)
+        live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage][word] : 0, 0);
       all &= live[word];
     }
     free(held.empty_keys[key_ring.stage]);
@@ -173,30 +175,10 @@ struct warpgroup_attention {
     value_ring.advance();
   }
 
-  /// All KV tiles of a segment, one after another: where memory is the limit, no stage is held longer than its
-  /// own products take.
-  __device__ void multiply_in_turn(const segment_span& span) {
-    float factor[2];
-#pragma unroll 1
-    for (int tile = span.first_tile; tile < span.last_tile; ++tile) {
-      wait_keys();
-      start_scores();
-      wait_products<0>();
-      pin(scores);
-      softmax(span, tile, factor);
-      rescale(factor);
-      pack_weights();
-      start_values();
-      wait_values();
-    }
-    free(held.empty_query[query.stage]);
-    query.advance();
-  }
-
   /// The multiplying warpgroups take turns to start products, so that one's softmax runs beside the other's
   /// products.
   __device__ void take_turn() const {
-#if STEPGRAPH_EXPERIMENT & 2
+#if (STEPGRAPH_EXPERIMENT + 0) & 2
     if (warpgroup == 0)
       asm volatile("bar.sync 3, 256;" ::: "memory");
     else
@@ -204,7 +186,7 @@ struct warpgroup_attention {
 #endif
   }
   __device__ void pass_turn() const {
-#if STEPGRAPH_EXPERIMENT & 2
+#if (STEPGRAPH_EXPERIMENT + 0) & 2
     if (warpgroup == 0)
       asm volatile("bar.arrive 4, 256;" ::: "memory");
     else
@@ -227,10 +209,18 @@ struct warpgroup_attention {
     pack_weights();
 #pragma unroll 1
     for (int tile = span.first_tile + 1; tile < span.last_tile; ++tile) {
-#if !(STEPGRAPH_EXPERIMENT & 1)
+#if !((STEPGRAPH_EXPERIMENT + 0) & 1)
       wait_keys();
 #else
       if (tile == span.first_tile + 1) wait_keys();
+#endif
+#if (STEPGRAPH_EXPERIMENT + 0) & 8
+      free(held.empty_keys[key_ring.stage]);
+      key_ring.advance();
+      wait_barrier(shared_address(&held.full_values[value_ring.stage]), value_ring.parity);
+      free(held.empty_values[value_ring.stage]);
+      value_ring.advance();
+      continue;
 #endif
       take_turn();
       start_scores();
@@ -239,7 +229,7 @@ struct warpgroup_attention {
       wait_products<1>();
       pin(scores);
       softmax(span, tile, factor);
-#if STEPGRAPH_EXPERIMENT & 1
+#if (STEPGRAPH_EXPERIMENT + 0) & 1
       // note: a wait with a branch of its own, over which the compiler does not move the wait for the products
       if (tile + 1 < span.last_tile) wait_keys();
 #endif
@@ -260,10 +250,7 @@ struct warpgroup_attention {
     start(work, s);
     if (span.first_tile >= span.last_tile) return;
     wait_barrier(shared_address(&held.full_query[query.stage]), query.parity);
-    if constexpr (Tile::consumers == 1)
-      multiply_in_turn(span);
-    else
-      multiply_overlapped(span);
+    multiply_overlapped(span);
   }
 
   /// Makes each row's sum and largest logit (base 2) the whole row's, in all lanes that hold it.
