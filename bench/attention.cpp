@@ -157,7 +157,6 @@ class attention_bench {
            {"warpgroups", v.options.warpgroups},
            {"warps", v.options.warps},
            {"prefetch", v.options.prefetch},
-           {"flat", v.options.flat},
            {"bulk", v.options.bulk},
            {"nodes", v.nodes}},
           result, bytes, "plain read of the same bytes", read.median);
@@ -263,9 +262,7 @@ void run_cases(attention_bench& b, const std::string& only) {
   }
   // prompt chunks: operations count rather than bytes
   const auto extend = [&](const char* name, const std::vector<row>& rows) {
-    if (wanted(name))
-      b.run(name, rows,
-            {paired, with({.flat = false}), with({.bulk = false}), with({.flat = false, .bulk = false})});
+    if (wanted(name)) b.run(name, rows, {paired, with({.bulk = false})});
   };
   extend("extend 4x2048", std::vector<row>(4, {2048, 2048}));
   std::vector<row> uneven(8, {64, 2048 + 64});

@@ -31,7 +31,6 @@ split_params planned_params(const paged_attention_params& params, const split_pl
           .counters = counters,
           .prefetch = plan.prefetch,
           .cluster = plan.cluster,
-          .flat = plan.flat,
           .block_groups = plan.block_groups,
           .group = params.heads / params.kv_heads,
           .min_tiles = plan.min_tiles,

@@ -20,7 +20,6 @@ struct warp_attention {
   float largest[2] = {-INFINITY, -INFINITY};  // base-2 logits over `unit`
   float unit;
   float sum[2] = {0, 0};  // of this thread's columns
-  token_view view[2];
 
   __device__ void load_query(const split_params& p, const row_work& work, const segment& s, int query_warp) {
     const int lane = threadIdx.x % 32, group = p.group;
@@ -37,8 +36,6 @@ struct warp_attention {
         query[step][half] = there ? *reinterpret_cast<const std::uint32_t*>(from + step * 16) : 0;
         query[step][half + 2] = there ? *reinterpret_cast<const std::uint32_t*>(from + step * 16 + 8) : 0;
       }
-      view[half] =
-          token_view::make(work.base(), j, p.op.window, p.op.tree_mask ? p.op.tree_mask + token : nullptr);
     }
   }
 
@@ -62,12 +59,19 @@ struct warp_attention {
   }
 
   /// Hides what these rows do not see. `position` is that of the tile, `live` its tokens that are there,
-  /// `first_column` this thread's first in the tile.
-  __device__ void mask(float (&scores)[Tile::warp_tokens / 8][4], int position, std::uint64_t live,
-                       int first_column) const {
+  /// `first_column` this thread's first in the tile. note: few tiles need it, so nothing is kept for it
+  __device__ static void mask(const split_params& p, const row_work& work, const segment& s, int query_warp,
+                              float (&scores)[Tile::warp_tokens / 8][4], int position, std::uint64_t live,
+                              int first_column) {
     std::uint64_t seen[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) seen[half] = (view[half].sees_64(position) & live) >> first_column;
+    for (int half = 0; half < 2; ++half) {
+      const int line = query_warp * 16 + half * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+      const int j = (s.first_line + (line < s.lines ? line : 0)) / p.group;
+      const token_view view = token_view::make(
+          work.base(), j, p.op.window, p.op.tree_mask ? p.op.tree_mask + work.first_token + j : nullptr);
+      seen[half] = (view.sees_64(position) & live) >> first_column;
+    }
 #pragma unroll
     for (int n = 0; n < Tile::warp_tokens / 8; ++n)
 #pragma unroll
@@ -206,7 +210,7 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
       const int half = first_key / 64, position = tile * Tile::kv_tokens + half * 64;
       const std::uint64_t there = Tile::guarded ? held.live_64(stage, half) : ~std::uint64_t{0};
       if (~there != 0 || position < span.all_begin || position + 64 > span.all_end)
-        attention.mask(scores, position, there, first_key % 64 + lane % 4 * 2);
+        attention.mask(p, work, s, query_warp, scores, position, there, first_key % 64 + lane % 4 * 2);
       attention.softmax(scores);
       attention.weigh(keys + Tile::keys_bytes, first_key, scores);
     }

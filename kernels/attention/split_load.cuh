@@ -15,23 +15,19 @@ struct kv_loader {
   const split_params& p;
   held_pages<Tile>& held;
   const std::int32_t* table;
-  std::int32_t base;        // tokens before the step
-  std::int64_t own_offset;  // as `head_offset`, of the step's own keys and values, from position 0 on
+  const row_work& work;
+  const segment& s;
   segment_span range;
-  std::int32_t row;
   std::int64_t head_offset;  // elements, of this thread's piece of a line
   std::uint32_t to;          // shared address of this thread's first piece in stage 0
 
-  __device__ kv_loader(const split_params& params, const row_work& work, const segment& s,
+  __device__ kv_loader(const split_params& params, const row_work& row, const segment& now,
                        const segment_span& positions, std::uint32_t stages, held_pages<Tile>& ring)
-      : p(params), held(ring), range(positions), row(s.row) {
+      : p(params), held(ring), work(row), s(now), range(positions) {
     table = row_pages::of(p.op, s.row).entries;
     const int piece = threadIdx.x % Tile::line_vectors;
     const int token = threadIdx.x / 32 * 16 + threadIdx.x % 32 / Tile::line_vectors;
     head_offset = s.kv_head * p.op.cache.head_stride + piece * 8;
-    base = work.base();
-    own_offset = (std::int64_t{work.first_token} - base) * p.op.step_kv.token_stride +
-                 s.kv_head * p.op.step_kv.head_stride + piece * 8;
     to = stages + token * Tile::line_bytes + swizzle(piece, token) * 16;
   }
 
@@ -75,7 +71,7 @@ struct kv_loader {
     const std::int32_t page = held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][own_token];
     if (Tile::guarded && listed(position) && (page < 0 || (cache.pages > 0 && page >= cache.pages))) {
       there = false;
-      if (lane < 16) report_fault(p, row, row_status::slot_out_of_range, page);
+      if (lane < 16) report_fault(p, s.row, row_status::slot_out_of_range, page);
     }
     const int in_page = position & ((1 << p.op.page_shift) - 1);
     const std::int64_t offset = !there             ? -1
@@ -90,7 +86,11 @@ struct kv_loader {
     const std::uint32_t stage_to = to + stage * Tile::stage_bytes;
     if (Tile::guarded && (tile + 1) * Tile::kv_tokens > range.listed_end && p.op.step_kv.keys)
       return start_mixed(tile, offset, stage_to);
+#if __CUDA_ARCH__ >= 1000
+#pragma unroll 2  // note: more of them there run out of registers
+#else
 #pragma unroll
+#endif
     for (int pass = 0; pass < Tile::passes; ++pass) {
       const std::int64_t at = __shfl_sync(~0u, offset, lane / Tile::line_vectors + pass * Tile::pass_tokens);
       const std::uint32_t line =
@@ -103,6 +103,10 @@ struct kv_loader {
   /// The copies of a tile that holds some of the step's own tokens.
   __device__ void start_mixed(int tile, std::int64_t offset, std::uint32_t stage_to) const {
     const int first = threadIdx.x % 32 / Tile::line_vectors;
+    // as `head_offset`, of the step's own keys and values, from position 0 on
+    const std::int64_t own_offset =
+        (std::int64_t{work.first_token} - work.base()) * p.op.step_kv.token_stride +
+        s.kv_head * p.op.step_kv.head_stride + static_cast<int>(threadIdx.x) % Tile::line_vectors * 8;
 #pragma unroll 1
     for (int pass = 0; pass < Tile::passes; ++pass) {
       const int token = first + pass * Tile::pass_tokens;

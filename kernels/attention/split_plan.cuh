@@ -89,8 +89,7 @@ struct block_work {
   std::int32_t longer = 0;
   std::int32_t row_begin = 0;  // where the first row's tiles begin
   std::int32_t row = 0;
-  std::int32_t total = 0;  // of the concatenation
-  bool flat = false;       // KV heads, too, lie one after another, and `end` may lie in a later one
+  std::int32_t total = 0;  // of the concatenation, for one KV head
 
   /// The group that has tile `at`.
   __device__ std::int32_t group_of(std::int32_t at) const {
@@ -135,23 +134,22 @@ __device__ block_work plan_block(const split_params& p) {
   work.kv_head = blockIdx.x;
   work.group = blockIdx.y;
   work.total = total;
-  work.flat = !Tile::all_options && p.flat;
-  const int all = work.flat ? total * p.op.kv_heads : total;
+  const int all = Tile::flat ? total * p.op.kv_heads : total;
   const int busy = max(1, min(groups, all / p.min_tiles));
   work.share = all / busy;
   work.longer = all - work.share * busy;
-  if (work.flat) work.group = blockIdx.x;
+  if (Tile::flat) work.group = blockIdx.x;
   const int place = min(work.group, busy);
   work.begin = place * work.share + min(place, work.longer);
   work.end = place == busy ? all : work.begin + work.share + (place < work.longer ? 1 : 0);
-  if (work.flat) {
+  int passed = 0;  // tiles of the KV heads before
+  if (Tile::flat) {
     work.kv_head = total > 0 ? work.begin / total : 0;
-    work.begin -= work.kv_head * total;
-    work.end -= work.kv_head * total;
+    passed = work.kv_head * total;
   }
   // the lane whose rows hold the beginning looks for the row
-  const int before = inclusive - sum;
-  const unsigned holder = __ballot_sync(~0u, before <= work.begin && work.begin < inclusive);
+  const int before = passed + inclusive - sum;
+  const unsigned holder = __ballot_sync(~0u, before <= work.begin && work.begin < before + sum);
   if (holder == 0) return work;  // nothing is left for this block
   int row = first_row, row_begin = before;
   if (rows_each > 1 && (holder >> lane & 1))
@@ -258,13 +256,12 @@ template <class Tile>
 __device__ std::int32_t next_segment(const split_params& p, const block_work& block, const row_work& work,
                                      int row, std::int32_t row_begin, std::int32_t at,
                                      query_tile_place& place, segment& s) {
-  const int kv_heads = block.flat ? 1 : p.op.kv_heads, group = p.group;
+  const int kv_heads = Tile::flat ? 1 : p.op.kv_heads, group = p.group;
   place = find_query_tile<Tile>(p, work, at - row_begin, place);
   const int query_tile = place.query_tile, tiles = place.tiles;
   const std::int32_t unit_begin = row_begin + place.begin;
   int tile = at - unit_begin, count;
   s.row = row;
-  s.kv_head = block.kv_head;
   s.sends = s.leads = false;
   s.first_line = query_tile * Tile::query_rows;
   s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
@@ -297,9 +294,8 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
     if (count < tiles) {
       // a block has two slots: one for a unit that began before it, one for a unit that it begins and does
       // not end
-      const int flat_begin = block.flat ? block.kv_head * block.total + unit_begin : unit_begin;
-      const int first_group = block.group_of(flat_begin);
-      const int last_group = block.group_of(flat_begin + tiles - 1);
+      const int first_group = block.group_of(unit_begin);
+      const int last_group = block.group_of(unit_begin + tiles - 1);
       const int cluster = Tile::clusters ? p.cluster : 1;  // groups that leave a part together
       const int first_cluster = first_group / cluster, mine = block.group / cluster;
       if (cluster == 2) {
@@ -309,7 +305,7 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
       }
       s.part = mine - first_cluster;
       s.parts = last_group / cluster - first_cluster + 1;
-      s.counter = first_group * kv_heads + (block.flat ? 0 : s.kv_head);
+      s.counter = first_group * kv_heads + (Tile::flat ? 0 : s.kv_head);
       const int slot = Tile::query_rows * Tile::slot_line;
       s.partials = (std::int64_t{2} * s.counter + 1) * slot;
       s.first_gap = (2 * ((first_cluster + 1) * cluster - first_group) * kv_heads - 1) * slot;
@@ -324,20 +320,22 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
 
 /// Calls `body(work, segment)` for all of a block's segments.
 template <class Tile, class Body>
-__device__ __forceinline__ void for_each_segment(const split_params& p, block_work block, Body&& body) {
-  std::int32_t at = block.begin, row_begin = block.row_begin;
-  int row = block.row;
-  while (at < block.end) {
-    if (block.flat && at == block.total) {
-      block.end -= block.total;
-      ++block.kv_head;
-      at = row_begin = row = 0;
+__device__ __forceinline__ void for_each_segment(const split_params& p, const block_work& block,
+                                                 Body&& body) {
+  int row = block.row, row_begin = block.row_begin, kv_head = block.kv_head;
+  int passed = Tile::flat ? kv_head * block.total : 0;  // tiles of the KV heads before
+  for (int at = block.begin; at < block.end;) {
+    if (Tile::flat && at == passed + block.total) {
+      passed = row_begin = at;
+      row = 0;
+      ++kv_head;
     }
     const row_work work = work_of<Tile>(p, row, false);
-    const std::int32_t row_end = row_begin + work.cost;
+    const int row_end = row_begin + work.cost;
     query_tile_place place;
     while (at < row_end && at < block.end) {
       segment s;
+      s.kv_head = kv_head;
       at = next_segment<Tile>(p, block, work, row, row_begin, at, place, s);
       if (s.lines > 0) body(work, s);
     }

@@ -63,9 +63,7 @@ void launch_warpgroup_tile(stream_ref at, const split_params& p) {
   const auto kernel = warpgroup_attention_kernel<T, Tile>;
   constexpr int bytes = warpgroup_shared_bytes<Tile>;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch<split_params>(at, "paged_attention", kernel,
-                       p.flat ? dim3(p.block_groups) : dim3(p.op.kv_heads, p.block_groups),
-                       dim3(Tile::threads), p, bytes);
+  launch<split_params>(at, "paged_attention", kernel, dim3(p.block_groups), dim3(Tile::threads), p, bytes);
 }
 
 /// Defined in warpgroup_attention_<type>_<head size>.cu, one file an instantiation.

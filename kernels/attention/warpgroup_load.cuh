@@ -23,9 +23,9 @@ struct warpgroup_loader {
   }
 
   __device__ void load_query(const row_work& work, const segment& s) {
-    wait_barrier(shared_address(&held.empty_query[query.stage]), query.parity ^ 1);
+    wait_barrier(shared_address(&held.empty_query[query.stage()]), query.parity() ^ 1);
     const int thread = threadIdx.x % 64, piece = thread % Tile::line_vectors, group = p.group;
-    const std::uint32_t to = shared + Tile::queries_at + query.stage * Tile::query_bytes;
+    const std::uint32_t to = shared + Tile::queries_at + query.stage() * Tile::query_bytes;
 #pragma unroll 2
     for (int line = thread / Tile::line_vectors; line < Tile::query_rows; line += 64 / Tile::line_vectors) {
       const bool there = line < s.lines;
@@ -37,16 +37,16 @@ struct warpgroup_loader {
           piece * 8;
       copy_async(to + place(line, piece, Tile::query_column_bytes), from, there);
     }
-    arrive_after_copies(shared_address(&held.full_query[query.stage]));
+    arrive_after_copies(shared_address(&held.full_query[query.stage()]));
     query.advance();
   }
 
   /// Tells the multiplying warps what comes.
   __device__ void give(const segment_order& next) {
-    wait_barrier(shared_address(&held.empty_order[order.stage]), order.parity ^ 1);
+    wait_barrier(shared_address(&held.empty_order[order.stage()]), order.parity() ^ 1);
     if (threadIdx.x == 0) {
-      held.orders[order.stage] = next;
-      arrive(shared_address(&held.full_order[order.stage]));
+      held.orders[order.stage()] = next;
+      arrive(shared_address(&held.full_order[order.stage()]));
     }
     order.advance();
   }
@@ -61,8 +61,7 @@ struct warpgroup_loader {
     const step_kv_view& own = p.op.step_kv;
     const std::int32_t* const table = row_pages::of(p.op, s.row).entries;
     const int lane = threadIdx.x % 32, half = threadIdx.x / 32 % 2, piece = lane % Tile::line_vectors;
-    const T* const cached =
-        static_cast<const T*>(Keys ? cache.keys : cache.values) + s.kv_head * cache.head_stride;
+    const T* const pool = static_cast<const T*>(Keys ? cache.keys : cache.values);
     // one of the step's own; rare, so that nothing of it is to be held in registers
     const auto beside = [&](int position) {
       std::int64_t token = work.first_token + position - work.base();
@@ -84,8 +83,8 @@ struct warpgroup_loader {
     std::int32_t bad = 0;  // an entry that is no page; 0 is one
 #pragma unroll 1
     for (int tile = span.first_tile; tile < span.last_tile; ++tile, position += Tile::kv_tokens) {
-      const std::uint32_t full = shared_address((Keys ? held.full_keys : held.full_values) + ring.stage);
-      const std::uint32_t stage = to + ring.stage * Tile::kv_bytes + half * Tile::warp_tokens * 128;
+      const std::uint32_t full = shared_address((Keys ? held.full_keys : held.full_values) + ring.stage());
+      const std::uint32_t stage = to + ring.stage() * Tile::kv_bytes + half * Tile::warp_tokens * 128;
       bool there[Tile::warp_words], whole = p.bulk;
 #pragma unroll
       for (int word = 0; word < Tile::warp_words; ++word) {
@@ -99,10 +98,10 @@ struct warpgroup_loader {
         whole = whole && there[word] && listed(at);
       }
       whole = __all_sync(~0u, whole);
-      wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage),
-                   ring.parity ^ 1);
+      wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage()),
+                   ring.parity() ^ 1);
       if (whole) {
-        if (Keys && lane < Tile::warp_words) held.live[ring.stage][half * Tile::warp_words + lane] = ~0u;
+        if (Keys && lane < Tile::warp_words) held.live[ring.stage()][half * Tile::warp_words + lane] = ~0u;
         // all of this warp's tokens lie in whole boxes of the pool
         const int shift = min(p.op.page_shift, 6), box = lane / Tile::columns, column = lane % Tile::columns;
         const int token = box << shift;
@@ -129,11 +128,12 @@ struct warpgroup_loader {
         const int in_page = at & ((1 << p.op.page_shift) - 1);
         const T* const from = !there[word] ? nullptr
                               : listed(at)
-                                  ? cached + entry[word] * cache.page_stride + in_page * cache.token_stride
+                                  ? pool + (entry[word] * cache.page_stride + in_page * cache.token_stride +
+                                            s.kv_head * cache.head_stride)
                                   : beside(at);
         if (Keys && Tile::guarded) {
           const std::uint32_t bits = __ballot_sync(~0u, there[word]);
-          if (lane == 0) held.live[ring.stage][half * Tile::warp_words + word] = bits;
+          if (lane == 0) held.live[ring.stage()][half * Tile::warp_words + word] = bits;
         }
         entry[word] = look_up(at + Tile::kv_tokens);
 #pragma unroll 2
@@ -144,7 +144,7 @@ struct warpgroup_loader {
           if (tile < span.first_tile + 2)
 #endif
             copy_async(stage + word * 32 * 128 + place(token, piece, Tile::kv_column_bytes),
-                       (line == 0 ? cached : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
+                       (line == 0 ? pool : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
         }
       }
       arrive_after_copies(full);

@@ -54,15 +54,15 @@ struct warpgroup_attention {
   }
 
   __device__ void wait_keys() const {
-    wait_barrier(shared_address(&held.full_keys[key_ring.stage]), key_ring.parity);
+    wait_barrier(shared_address(&held.full_keys[key_ring.stage()]), key_ring.parity());
   }
 
   /// Starts scores = queries . keys of the next tile, whose keys are there.
   __device__ void start_scores() {
     fence_for_products();
     const shared_matrix queries(
-        shared + Tile::queries_at + query.stage * Tile::query_bytes + warpgroup * 64 * 128, 16);
-    const shared_matrix keys(shared + Tile::keys_at + key_ring.stage * Tile::kv_bytes, 16);
+        shared + Tile::queries_at + query.stage() * Tile::query_bytes + warpgroup * 64 * 128, 16);
+    const shared_matrix keys(shared + Tile::keys_at + key_ring.stage() * Tile::kv_bytes, 16);
     begin_products();
 #pragma unroll
     for (int step = 0; step < HeadSize / 16; ++step)
@@ -73,9 +73,9 @@ struct warpgroup_attention {
 
   /// Starts weighted += weights . values of the tile that the weights are of.
   __device__ void start_values() {
-    wait_barrier(shared_address(&held.full_values[value_ring.stage]), value_ring.parity);
+    wait_barrier(shared_address(&held.full_values[value_ring.stage()]), value_ring.parity());
     fence_for_products();
-    const shared_matrix values(shared + Tile::values_at + value_ring.stage * Tile::kv_bytes,
+    const shared_matrix values(shared + Tile::values_at + value_ring.stage() * Tile::kv_bytes,
                                Tile::kv_column_bytes);
     pin(weighted);
     begin_products();
@@ -113,10 +113,10 @@ struct warpgroup_attention {
     for (int word = 0; word < Tile::words; ++word) {
       live[word] = ~0u;
       if constexpr (Tile::guarded)
-        live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage][word] : 0, 0);
+        live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage()][word] : 0, 0);
       all &= live[word];
     }
-    free(held.empty_keys[key_ring.stage]);
+    free(held.empty_keys[key_ring.stage()]);
     key_ring.advance();
     if (p.op.logit_cap > 0) {
       const float inner = __fdividef(p.op.scale, p.op.logit_cap);
@@ -171,7 +171,7 @@ struct warpgroup_attention {
   __device__ void wait_values() {
     wait_products<0>();
     pin(weighted);
-    free(held.empty_values[value_ring.stage]);
+    free(held.empty_values[value_ring.stage()]);
     value_ring.advance();
   }
 
@@ -215,10 +215,10 @@ struct warpgroup_attention {
       if (tile == span.first_tile + 1) wait_keys();
 #endif
 #if (STEPGRAPH_EXPERIMENT + 0) & 8
-      free(held.empty_keys[key_ring.stage]);
+      free(held.empty_keys[key_ring.stage()]);
       key_ring.advance();
-      wait_barrier(shared_address(&held.full_values[value_ring.stage]), value_ring.parity);
-      free(held.empty_values[value_ring.stage]);
+      wait_barrier(shared_address(&held.full_values[value_ring.stage()]), value_ring.parity());
+      free(held.empty_values[value_ring.stage()]);
       value_ring.advance();
       continue;
 #endif
@@ -237,7 +237,7 @@ struct warpgroup_attention {
       rescale(factor);
       pack_weights();
     }
-    free(held.empty_query[query.stage]);
+    free(held.empty_query[query.stage()]);
     query.advance();
     take_turn();
     start_values();
@@ -246,10 +246,10 @@ struct warpgroup_attention {
     if (warpgroup == 0) take_turn();
   }
 
-  __device__ void multiply(const row_work& work, const segment& s, const segment_span span) {
+  __device__ void multiply(const row_work& work, const segment& s, const segment_span& span) {
     start(work, s);
     if (span.first_tile >= span.last_tile) return;
-    wait_barrier(shared_address(&held.full_query[query.stage]), query.parity);
+    wait_barrier(shared_address(&held.full_query[query.stage()]), query.parity());
     multiply_overlapped(span);
   }
 
@@ -366,14 +366,14 @@ struct warpgroup_attention {
   __device__ void run() {
     ring_place<Tile::orders> order;
     while (true) {
-      wait_barrier(shared_address(&held.full_order[order.stage]), order.parity);
-      const segment_order& now = held.orders[order.stage];
+      wait_barrier(shared_address(&held.full_order[order.stage()]), order.parity());
+      const segment_order& now = held.orders[order.stage()];
       if (now.s.lines == 0) return;
       multiply(now.work, now.s, now.span);
       finish(now.work, now.s);
       // note: every thread has read the order, so every thread says so
       __syncwarp();
-      arrive(shared_address(&held.empty_order[order.stage]));
+      arrive(shared_address(&held.empty_order[order.stage()]));
       order.advance();
     }
   }

@@ -15,6 +15,7 @@ struct warpgroup_tile {
   static constexpr bool guarded = Guarded;
   static constexpr bool all_options = false;  // no trees, no batch-invariant splits
   static constexpr bool clusters = false;
+  static constexpr bool flat = true;  // KV heads lie one after another in the concatenation, too
   static constexpr int consumers = warpgroup_consumers;
   static constexpr int overhead = 1;  // KV tiles that a query tile costs beside its own
   static constexpr int query_rows = 64 * consumers;
@@ -71,17 +72,16 @@ struct warpgroup_held {
 template <class Tile>
 constexpr int warpgroup_shared_bytes = Tile::held_at + sizeof(warpgroup_held<Tile>);
 
-/// Where a warp is in a ring of stages.
+/// Where a warp is in a ring of stages, in one register.
 template <int Stages>
 struct ring_place {
-  int stage = 0;
-  std::uint32_t parity = 0;
+  int at = 0;  // 2 * stage + parity
 
+  __device__ int stage() const { return at >> 1; }
+  __device__ std::uint32_t parity() const { return at & 1; }
   __device__ void advance() {
-    if (++stage == Stages) {
-      stage = 0;
-      parity ^= 1;
-    }
+    at += 2;
+    if (at >= 2 * Stages) at = at - 2 * Stages ^ 1;
   }
 };
 
