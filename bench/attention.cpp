@@ -156,7 +156,6 @@ class attention_bench {
            {"oversubscribe", v.options.oversubscribe},
            {"warpgroups", v.options.warpgroups},
            {"warps", v.options.warps},
-           {"prefetch", v.options.prefetch},
            {"bulk", v.options.bulk},
            {"nodes", v.nodes}},
           result, bytes, "plain read of the same bytes", read.median);
@@ -238,19 +237,17 @@ void run_cases(attention_bench& b, const std::string& only) {
            {.name = "wide", .width = 16384},
            {.name = "wide", .width = 1 << 20},
            invariant});
-  if (wanted("decode 1x131072"))
-    b.run("decode 1x131072", {{1, 131072}}, {paired, with({.prefetch = false}), invariant});
+  if (wanted("decode 1x131072")) b.run("decode 1x131072", {{1, 131072}}, {paired, invariant});
   if (wanted("decode ragged")) {
     std::vector<row> rows;
     for (const int length : {128, 32768, 1000, 20000, 512, 30000, 4096, 25000, 8192, 300, 32768, 16384, 28000,
                              2048, 24000, 24806})
       rows.push_back({1, length});
-    b.run("decode ragged", rows, {paired, with({.prefetch = false}), invariant});
+    b.run("decode ragged", rows, {paired, invariant});
   }
   if (wanted("decode 8x1024"))
     b.run("decode 8x1024", std::vector<row>(8, {1, 1024}),
-          {paired, with({.prefetch = false}), with({.warps = 4}), with({}, 16), with({.prefetch = false}, 16),
-           with({.warps = 4}, 16), invariant});
+          {paired, with({.warps = 4}), with({}, 16), with({.warps = 4}, 16), invariant});
   if (wanted("verify 16x8192"))
     b.run("verify 16x8192", std::vector<row>(16, {8, 8192}),
           {paired, {.name = "tree", .tree = true}, with({.warpgroups = 1}), invariant});

@@ -29,7 +29,6 @@ split_params planned_params(const paged_attention_params& params, const split_pl
                                      std::numeric_limits<std::int32_t>::max() - params.tokens)),
           .partials = reinterpret_cast<float*>(counters + plan.counters),
           .counters = counters,
-          .prefetch = plan.prefetch,
           .cluster = plan.cluster,
           .block_groups = plan.block_groups,
           .group = params.heads / params.kv_heads,

@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
     if (threadIdx.x == 0) init_received(shared_address(&held.received));
     greet_cluster();
   }
-  if (p.prefetch) prefetch_plan(p);
+  prefetch_plan(p);
   wait_for_predecessor();
 
   const block_work block = plan_block<Tile>(p);

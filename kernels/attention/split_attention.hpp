@@ -24,7 +24,6 @@ struct split_options {
   int min_tiles = 4;      // KV tiles below which a block's share is not cut further
   int warps = 0;          // of a block with 16 query rows: 4 or 8; 0: as the shape has it
   int oversubscribe = 1;  // grid over what is resident at once
-  bool prefetch = true;
   bool bulk = true;
   int warpgroups = -1;  // 1: the warpgroup kernel, 0: the warps' kernel; -1: as the shape has it
 };
@@ -34,9 +33,8 @@ struct split_plan {
   bool warpgroups = false;  // the warpgroup kernel, or the warps' kernel
   int query_warps = 1;      // 1, 2 or 4: warps along the packed query rows, 16 rows each
   int warps = 4;            // of a block
-  bool prefetch = true;
-  int cluster = 1;       // blocks of a thread block cluster, along the groups: 1 or 2
-  int block_groups = 0;  // sets of a block for each KV head
+  int cluster = 1;          // blocks of a thread block cluster, along the groups: 1 or 2
+  int block_groups = 0;     // sets of a block for each KV head
   int min_tiles = 0;
   bool partials_by_row = false;  // batch-invariant: partials lie by row rather than by token
   int max_chunks = 1;            // batch-invariant: of a row
@@ -66,7 +64,6 @@ struct split_params {
   std::int32_t capacity;  // cached tokens that the page table has room for
   float* partials;        // after the counters
   std::int32_t* counters;
-  bool prefetch;
   std::int32_t cluster;       // block groups whose blocks for a KV head are a cluster
   std::int32_t block_groups;  // the grid is [kv_heads, block_groups]
   std::int32_t group;         // query heads of a KV head

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/attention/mma.cuh"
-#include "kernels/attention/split_plan.cuh"
+#include "kernels/attention/split_segments.cuh"
 
 namespace stepgraph::detail {
 

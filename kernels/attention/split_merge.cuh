@@ -2,7 +2,7 @@
 
 #include "kernels/attention/cluster.cuh"
 #include "kernels/attention/mma.cuh"
-#include "kernels/attention/split_plan.cuh"
+#include "kernels/attention/split_segments.cuh"
 
 namespace stepgraph::detail {
 

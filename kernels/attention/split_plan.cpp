@@ -29,7 +29,6 @@ split_plan plan_split(const split_device& on, const paged_attention_params& p, c
     const bool few = std::int64_t{2} * p.rows * p.kv_heads <= on.multiprocessors;
     plan.warps = options.warps > 0 ? options.warps : few ? 8 : 4;
   }
-  plan.prefetch = options.prefetch;
   plan.warpgroups = choose_warpgroups(on.warpgroups, p, packed, options);
   const std::int64_t tile_rows = plan.warpgroups ? 64 * warpgroup_consumers : 16 * plan.query_warps;
   const int resident =

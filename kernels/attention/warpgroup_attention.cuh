@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   } else {
     take_registers<Tile::consumer_registers>();
     warpgroup_attention<T, Tile::head_size, Tile> attention{
-        p, held, shared, static_cast<int>(threadIdx.x) / 128 - 1, {}, {}, {}};
-    attention.unit = p.op.logit_cap > 0 ? log2_e : p.op.scale * log2_e;
+        {p, held, static_cast<int>(threadIdx.x) / 128 - 1, p.op.logit_cap > 0 ? log2_e : p.op.scale * log2_e},
+        shared};
     attention.run();
   }
 #endif

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/attention/split_plan.cuh"
+#include "kernels/attention/split_segments.cuh"
 #include "kernels/attention/warpgroup_tile.cuh"
 #include "kernels/attention/wgmma.cuh"
 
