@@ -160,7 +160,7 @@ class attention_bench {
            {"nodes", v.nodes}},
           result, bytes, "plain read of the same bytes", read.median);
       report_.note_row("share_of_read_bandwidth", read.median / result.median);
-      if (v.paired) add_pair(us[0], us[1]);
+      if (v.paired) add_pair(name, us[0], us[1], bytes);
     }
     add(name, {{"variant", "plain read"}}, read, bytes, {}, 0);
   }
@@ -196,15 +196,17 @@ class attention_bench {
     return us;
   }
 
-  /// Adds to the row what the same took with its guard compiled out, and the median of the rounds' ratios.
-  void add_pair(const std::vector<double>& guarded, const std::vector<double>& unguarded) {
+  /// Adds what the same took with its guard compiled out, and the median of the rounds' ratios.
+  void add_pair(const std::string& name, const std::vector<double>& guarded,
+                const std::vector<double>& unguarded, double bytes) {
     std::vector<double> ratios;
     for (std::size_t i = 0; i < guarded.size(); ++i) ratios.push_back(guarded[i] / unguarded[i]);
     const bench::timing of = timing_of(ratios);
-    report_.note_row("unguarded_us", timing_of(unguarded).median);
-    report_.note_row("over_unguarded", of.median);
-    std::fprintf(stderr, "%-22s guard compiled out: %.2f us, %.4f times (%.4f to %.4f)\n", "",
-                 timing_of(unguarded).median, of.median, of.minimum, of.maximum);
+    add(name, {{"variant", "guard compiled out"}}, timing_of(unguarded), bytes, "with its guard, in turn",
+        timing_of(guarded).median);
+    report_.note_row("guarded_over_this", of.median);
+    std::fprintf(stderr, "%-22s guarded over this: %.4f (%.4f to %.4f)\n", "", of.median, of.minimum,
+                 of.maximum);
   }
 
   void add(const std::string& name, const nlohmann::json& parameters, const bench::timing& measured,
@@ -259,7 +261,7 @@ void run_cases(attention_bench& b, const std::string& only) {
   }
   // prompt chunks: operations count rather than bytes
   const auto extend = [&](const char* name, const std::vector<row>& rows) {
-    if (wanted(name)) b.run(name, rows, {paired, with({.bulk = false})});
+    if (wanted(name)) b.run(name, rows, {paired, with({.bulk = false}), with({.warpgroups = 0})});
   };
   extend("extend 4x2048", std::vector<row>(4, {2048, 2048}));
   std::vector<row> uneven(8, {64, 2048 + 64});

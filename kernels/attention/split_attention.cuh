@@ -195,6 +195,9 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
     if (has_queries) {
       const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
       const int first_key = kv_warp * Tile::warp_tokens;
+      // the 64 tokens that hold this warp's; note: read before the products, which hide it
+      const int half = first_key / 64, position = tile * Tile::kv_tokens + half * 64;
+      const std::uint64_t there = Tile::guarded ? held.live_64(stage, half) : ~std::uint64_t{0};
       float scores[Tile::warp_tokens / 8][4];
       attention.score(keys, first_key, scores);
       if (!plain) {
@@ -206,9 +209,6 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
           for (float& value : each)
             value = capped ? p.op.logit_cap * tanh_fast(inner * value) : inner * value;
       }
-      // the 64 tokens that hold this warp's
-      const int half = first_key / 64, position = tile * Tile::kv_tokens + half * 64;
-      const std::uint64_t there = Tile::guarded ? held.live_64(stage, half) : ~std::uint64_t{0};
       if (~there != 0 || position < span.all_begin || position + 64 > span.all_end)
         attention.mask(p, work, s, query_warp, scores, position, there, first_key % 64 + lane % 4 * 2);
       attention.softmax(scores);

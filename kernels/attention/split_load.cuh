@@ -18,6 +18,7 @@ struct kv_loader {
   const row_work& work;
   const segment& s;
   segment_span range;
+  unsigned pages;            // of the pool
   std::int64_t head_offset;  // elements, of this thread's piece of a line
   std::uint32_t to;          // shared address of this thread's first piece in stage 0
 
@@ -25,18 +26,23 @@ struct kv_loader {
                        const segment_span& positions, std::uint32_t stages, held_pages<Tile>& ring)
       : p(params), held(ring), work(row), s(now), range(positions) {
     table = row_pages::of(p.op, s.row).entries;
+    const std::int64_t most = 1u << 31;
+    pages = static_cast<unsigned>(p.op.cache.pages > 0 ? min(p.op.cache.pages, most) : most);
     const int piece = threadIdx.x % Tile::line_vectors;
     const int token = threadIdx.x / 32 * 16 + threadIdx.x % 32 / Tile::line_vectors;
     head_offset = s.kv_head * p.op.cache.head_stride + piece * 8;
     to = stages + token * Tile::line_bytes + swizzle(piece, token) * 16;
   }
 
+  /// note: one comparison each, since every tile pays for them
   __device__ bool inside(int position) const {
-    return !Tile::guarded || (position >= range.begin && position < range.end);
+    return !Tile::guarded ||
+           static_cast<unsigned>(position - range.begin) < static_cast<unsigned>(range.end - range.begin);
   }
 
   __device__ bool listed(int position) const {
-    return !Tile::guarded || (position >= range.begin && position < range.listed_end);
+    return !Tile::guarded || static_cast<unsigned>(position - range.begin) <
+                                 static_cast<unsigned>(range.listed_end - range.begin);
   }
 
   /// The entries of the first tiles, whose keys cannot wait for a round of copies. Entries outside the range
@@ -69,7 +75,7 @@ struct kv_loader {
     const int position = tile * Tile::kv_tokens + own_token;
     bool there = inside(position);
     const std::int32_t page = held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][own_token];
-    if (Tile::guarded && listed(position) && (page < 0 || (cache.pages > 0 && page >= cache.pages))) {
+    if (Tile::guarded && listed(position) && static_cast<unsigned>(page) >= pages) {
       there = false;
       if (lane < 16) report_fault(p, s.row, row_status::slot_out_of_range, page);
     }

@@ -33,21 +33,17 @@ split_plan plan_split(const split_device& on, const paged_attention_params& p, c
   const std::int64_t tile_rows = plan.warpgroups ? 64 * warpgroup_consumers : 16 * plan.query_warps;
   const int resident =
       on.multiprocessors * (plan.warpgroups ? 1 : split_occupancy(p.head_size, plan.query_warps, plan.warps));
-  const std::int64_t heads = plan.warpgroups ? 1 : p.kv_heads;  // that have blocks of their own
-  plan.block_groups = static_cast<int>(
-      std::max<std::int64_t>(resident * options.oversubscribe / std::max<std::int64_t>(heads, 1), 1));
+  plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
   if (on.clusters && plan.warps == 8 && !plan.warpgroups && plan.block_groups > 1) plan.cluster = 2;
   plan.block_groups = plan.block_groups / plan.cluster * plan.cluster;
   plan.min_tiles = std::max(options.min_tiles * 4 / plan.warps, 1);  // of 16 tokens a warp
   const std::int64_t own = p.step_kv.keys ? p.tokens : 0;
   constexpr int split_kv_tokens = 64;  // of the shortest KV tile
   const std::int64_t tiles = ((p.page_columns << p.page_shift) + own + split_kv_tokens - 1) / split_kv_tokens;
-  STEPGRAPH_EXPECTS(
-      (p.rows + p.tokens * group / tile_rows) * tiles * (p.kv_heads / std::max<std::int64_t>(heads, 1)) <
-              std::int64_t{1} << 31 &&
-          tiles * split_kv_tokens * group < std::int64_t{1} << 31,
-      "paged_attention: ", p.rows, " rows and ", p.tokens, " tokens of up to ", tiles,
-      " KV tiles are more than the 2^31 that split-KV attention plans");
+  STEPGRAPH_EXPECTS((p.rows + p.tokens * group / tile_rows) * (tiles + 1) < std::int64_t{1} << 31 &&
+                        tiles * split_kv_tokens * group < std::int64_t{1} << 31,
+                    "paged_attention: ", p.rows, " rows and ", p.tokens, " tokens of up to ", tiles,
+                    " KV tiles are more than the 2^31 that split-KV attention plans");
   const std::size_t line =
       sizeof(float) * (p.head_size + 4);  // one query's partial output, largest logit and sum
   std::size_t partials = 0;
@@ -61,7 +57,7 @@ split_plan plan_split(const split_device& on, const paged_attention_params& p, c
     plan.max_chunks = static_cast<int>(chunks);
     partials = line * tokens * p.heads * chunks;
   } else {
-    plan.counters = static_cast<std::size_t>(plan.block_groups) * heads;
+    plan.counters = static_cast<std::size_t>(plan.block_groups) * p.kv_heads;
     partials = line * tile_rows * 2 * plan.counters;  // a block leaves at most two units unfinished
   }
   // launches of other shapes share the workspace, so the zeros lie in the same place for all

@@ -89,7 +89,6 @@ struct block_work {
   std::int32_t longer = 0;
   std::int32_t row_begin = 0;  // where the first row's tiles begin
   std::int32_t row = 0;
-  std::int32_t total = 0;  // of the concatenation, for one KV head
 
   /// The group that has tile `at`.
   __device__ std::int32_t group_of(std::int32_t at) const {
@@ -133,23 +132,15 @@ __device__ block_work plan_block(const split_params& p) {
   block_work work;
   work.kv_head = blockIdx.x;
   work.group = blockIdx.y;
-  work.total = total;
-  const int all = Tile::flat ? total * p.op.kv_heads : total;
-  const int busy = max(1, min(groups, all / p.min_tiles));
-  work.share = all / busy;
-  work.longer = all - work.share * busy;
-  if (Tile::flat) work.group = blockIdx.x;
+  const int busy = max(1, min(groups, total / p.min_tiles));
+  work.share = total / busy;
+  work.longer = total - work.share * busy;
   const int place = min(work.group, busy);
   work.begin = place * work.share + min(place, work.longer);
-  work.end = place == busy ? all : work.begin + work.share + (place < work.longer ? 1 : 0);
-  int passed = 0;  // tiles of the KV heads before
-  if (Tile::flat) {
-    work.kv_head = total > 0 ? work.begin / total : 0;
-    passed = work.kv_head * total;
-  }
+  work.end = place == busy ? total : work.begin + work.share + (place < work.longer ? 1 : 0);
   // the lane whose rows hold the beginning looks for the row
-  const int before = passed + inclusive - sum;
-  const unsigned holder = __ballot_sync(~0u, before <= work.begin && work.begin < before + sum);
+  const int before = inclusive - sum;
+  const unsigned holder = __ballot_sync(~0u, before <= work.begin && work.begin < inclusive);
   if (holder == 0) return work;  // nothing is left for this block
   int row = first_row, row_begin = before;
   if (rows_each > 1 && (holder >> lane & 1))

@@ -46,12 +46,12 @@ __device__ __forceinline__ segment_span span_of(const split_params& p, const row
   const bool tree = Tile::all_options && p.op.tree_mask != nullptr;
   segment_span span;
   span.begin = window > 0 ? max(0, base + (tree ? 0 : first_j) + 1 - window) : 0;
-  span.end = min(work.length, base + last_j + 1);
+  span.end = max(span.begin, min(work.length, base + last_j + 1));
   span.all_begin = window > 0 ? max(0, base + last_j + 1 - window) : 0;
   span.all_end = tree ? base : base + first_j + 1;
-  span.listed_end = p.op.step_kv.keys ? min(span.end, base) : span.end;
+  span.listed_end = p.op.step_kv.keys ? max(span.begin, min(span.end, base)) : span.end;
   span.first_tile = max(s.first_tile, span.begin / Tile::kv_tokens);
-  span.last_tile = min(s.last_tile, (max(span.end, 0) + Tile::kv_tokens - 1) / Tile::kv_tokens);
+  span.last_tile = min(s.last_tile, (span.end + Tile::kv_tokens - 1) / Tile::kv_tokens);
   return span;
 }
 
@@ -95,12 +95,13 @@ template <class Tile>
 __device__ std::int32_t next_segment(const split_params& p, const block_work& block, const row_work& work,
                                      int row, std::int32_t row_begin, std::int32_t at,
                                      query_tile_place& place, segment& s) {
-  const int kv_heads = Tile::flat ? 1 : p.op.kv_heads, group = p.group;
+  const int kv_heads = p.op.kv_heads, group = p.group;
   place = find_query_tile<Tile>(p, work, at - row_begin, place);
   const int query_tile = place.query_tile, tiles = place.tiles;
   const std::int32_t unit_begin = row_begin + place.begin;
   int tile = at - unit_begin, count;
   s.row = row;
+  s.kv_head = block.kv_head;
   s.sends = s.leads = false;
   s.first_line = query_tile * Tile::query_rows;
   s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
@@ -144,7 +145,7 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
       }
       s.part = mine - first_cluster;
       s.parts = last_group / cluster - first_cluster + 1;
-      s.counter = first_group * kv_heads + (Tile::flat ? 0 : s.kv_head);
+      s.counter = first_group * kv_heads + s.kv_head;
       const int slot = Tile::query_rows * Tile::slot_line;
       s.partials = (std::int64_t{2} * s.counter + 1) * slot;
       s.first_gap = (2 * ((first_cluster + 1) * cluster - first_group) * kv_heads - 1) * slot;
@@ -161,20 +162,13 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
 template <class Tile, class Body>
 __device__ __forceinline__ void for_each_segment(const split_params& p, const block_work& block,
                                                  Body&& body) {
-  int row = block.row, row_begin = block.row_begin, kv_head = block.kv_head;
-  int passed = Tile::flat ? kv_head * block.total : 0;  // tiles of the KV heads before
-  for (int at = block.begin; at < block.end;) {
-    if (Tile::flat && at == passed + block.total) {
-      passed = row_begin = at;
-      row = 0;
-      ++kv_head;
-    }
+  int at = block.begin, row = block.row, row_begin = block.row_begin;
+  while (at < block.end) {
     const row_work work = work_of<Tile>(p, row, false);
     const int row_end = row_begin + work.cost;
     query_tile_place place;
     while (at < row_end && at < block.end) {
       segment s;
-      s.kv_head = kv_head;
       at = next_segment<Tile>(p, block, work, row, row_begin, at, place, s);
       if (s.lines > 0) body(work, s);
     }

@@ -19,7 +19,6 @@ struct split_tile {
   static constexpr int overhead = 0;  // KV tiles that a query tile costs beside its own
   static constexpr int query_rows = 16 * QueryWarps;
   static constexpr int kv_tokens = 16 * Warps;  // keys and values of one pipeline stage
-  static constexpr bool flat = false;           // a block has one KV head
   static constexpr bool all_options = true;     // trees and batch-invariant splits, too
   static constexpr int kv_warps = Warps / QueryWarps;
   static constexpr int warp_tokens = kv_tokens / kv_warps;  // keys of a tile that one warp sees

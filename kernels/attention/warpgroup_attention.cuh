@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   __syncthreads();
   wait_for_predecessor();
   if (threadIdx.x < 128) {
-    give_registers<Tile::loader_registers>();
     {
       const block_work block = plan_block<Tile>(p);
       if (threadIdx.x == 0) held.block = block;
     }
+    give_registers<Tile::loader_registers>();
     asm volatile("bar.sync 2, 128;" ::: "memory");
     warpgroup_loader<T, Tile::head_size, Tile> loader{p, held, shared, {}, {}};
     if (threadIdx.x < 64)
@@ -63,7 +63,8 @@ void launch_warpgroup_tile(stream_ref at, const split_params& p) {
   const auto kernel = warpgroup_attention_kernel<T, Tile>;
   constexpr int bytes = warpgroup_shared_bytes<Tile>;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch<split_params>(at, "paged_attention", kernel, dim3(p.block_groups), dim3(Tile::threads), p, bytes);
+  launch<split_params>(at, "paged_attention", kernel, dim3(p.op.kv_heads, p.block_groups),
+                       dim3(Tile::threads), p, bytes);
 }
 
 /// Defined in warpgroup_attention_<type>_<head size>.cu, one file an instantiation.

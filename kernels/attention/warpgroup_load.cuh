@@ -101,7 +101,8 @@ struct warpgroup_loader {
       wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage()),
                    ring.parity() ^ 1);
       if (whole) {
-        if (Keys && lane < Tile::warp_words) held.live[ring.stage()][half * Tile::warp_words + lane] = ~0u;
+        if (Keys && Tile::guarded && lane < Tile::warp_words)
+          held.live[ring.stage()][half * Tile::warp_words + lane] = ~0u;
         // all of this warp's tokens lie in whole boxes of the pool
         const int shift = min(p.op.page_shift, 6), box = lane / Tile::columns, column = lane % Tile::columns;
         const int token = box << shift;
@@ -140,11 +141,8 @@ struct warpgroup_loader {
         for (int pass = 0; pass < 32 / pass_lines; ++pass) {
           const int token = pass * pass_lines + lane / Tile::line_vectors;
           const auto line = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from), token);
-#if (STEPGRAPH_EXPERIMENT + 0) & 4
-          if (tile < span.first_tile + 2)
-#endif
-            copy_async(stage + word * 32 * 128 + place(token, piece, Tile::kv_column_bytes),
-                       (line == 0 ? pool : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
+          copy_async(stage + word * 32 * 128 + place(token, piece, Tile::kv_column_bytes),
+                     (line == 0 ? pool : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
         }
       }
       arrive_after_copies(full);

@@ -24,6 +24,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
 
   float scores[score_groups][4];
   std::uint32_t weights[Tile::kv_tokens / 16][4];
+  bool all_live = true;  // tokens of the tile whose scores come
 
   __device__ void start(const row_work& work, const segment& s) {
 #pragma unroll
@@ -45,12 +46,14 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
     if (threadIdx.x % 32 == 0) arrive(shared_address(&barrier));
   }
 
-  __device__ void wait_keys() const {
-    wait_barrier(shared_address(&held.full_keys[key_ring.stage()]), key_ring.parity());
-  }
-
-  /// Starts scores = queries . keys of the next tile, whose keys are there.
+  /// Starts scores = queries . keys of the next tile.
   __device__ void start_scores() {
+    wait_barrier(shared_address(&held.full_keys[key_ring.stage()]), key_ring.parity());
+    if constexpr (Tile::guarded) {
+      static_assert(Tile::words == 4);
+      const uint4 live = *reinterpret_cast<const uint4*>(held.live[key_ring.stage()]);
+      all_live = (live.x & live.y & live.z & live.w) == ~0u;
+    }
     fence_for_products();
     const shared_matrix queries(
         shared + Tile::queries_at + query.stage() * Tile::query_bytes + warpgroup * 64 * 128, 16);
@@ -91,25 +94,14 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = n * 8 + e % 2;
-        const bool seen =
-            at >= from[e / 2] && at < to[e / 2] && (live[n / 4] >> (n % 4 * 8 + e % 2 + column) & 1);
+        const bool seen = at >= from[e / 2] && at < to[e / 2] &&
+                          (!Tile::guarded || (live[n / 4] >> (n % 4 * 8 + e % 2 + column) & 1));
         if (!seen) scores[n][e] = -INFINITY;
       }
   }
 
   /// Scores become weights; returns what the earlier ones are to be scaled by. Frees the keys' stage.
   __device__ void softmax(const segment_span& span, int tile, float (&factor)[2]) {
-    std::uint32_t live[Tile::words];
-    std::uint32_t all = ~0u;
-#pragma unroll
-    for (int word = 0; word < Tile::words; ++word) {
-      live[word] = ~0u;
-      if constexpr (Tile::guarded)
-        live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage()][word] : 0, 0);
-      all &= live[word];
-    }
-    free(held.empty_keys[key_ring.stage()]);
-    key_ring.advance();
     if (p.op.logit_cap > 0) {
       const float inner = __fdividef(p.op.scale, p.op.logit_cap);
 #pragma unroll
@@ -118,8 +110,10 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
         for (float& value : each) value = p.op.logit_cap * tanh_fast(inner * value);
     }
     const int position = tile * Tile::kv_tokens;
-    if (all != ~0u || position < span.all_begin || position + Tile::kv_tokens > span.all_end)
-      mask(position, live);
+    if (!all_live || position < span.all_begin || position + Tile::kv_tokens > span.all_end)
+      mask(position, held.live[key_ring.stage()]);
+    free(held.empty_keys[key_ring.stage()]);
+    key_ring.advance();
     float now[2] = {largest[0], largest[1]};
 #pragma unroll
     for (int n = 0; n < score_groups; ++n)
@@ -167,75 +161,30 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
     value_ring.advance();
   }
 
-  /// The multiplying warpgroups take turns to start products, so that one's softmax runs beside the other's
-  /// products.
-  __device__ void take_turn() const {
-#if (STEPGRAPH_EXPERIMENT + 0) & 2
-    if (warpgroup == 0)
-      asm volatile("bar.sync 3, 256;" ::: "memory");
-    else
-      asm volatile("bar.sync 4, 256;" ::: "memory");
-#endif
-  }
-  __device__ void pass_turn() const {
-#if (STEPGRAPH_EXPERIMENT + 0) & 2
-    if (warpgroup == 0)
-      asm volatile("bar.arrive 4, 256;" ::: "memory");
-    else
-      asm volatile("bar.arrive 3, 256;" ::: "memory");
-#endif
-  }
-
   /// All KV tiles of a segment. The scores of a tile are on their way while the values of the one before are,
-  /// and its softmax runs beside the latter.
+  /// and its softmax runs beside the other warpgroup's products.
   __device__ void multiply_overlapped(const segment_span& span) {
     float factor[2];
-    wait_keys();
-    if (warpgroup == 1) pass_turn();
-    take_turn();
     start_scores();
-    pass_turn();
     wait_products<0>();
     pin(scores);
     softmax(span, span.first_tile, factor);
     pack_weights();
 #pragma unroll 1
     for (int tile = span.first_tile + 1; tile < span.last_tile; ++tile) {
-#if !((STEPGRAPH_EXPERIMENT + 0) & 1)
-      wait_keys();
-#else
-      if (tile == span.first_tile + 1) wait_keys();
-#endif
-#if (STEPGRAPH_EXPERIMENT + 0) & 8
-      free(held.empty_keys[key_ring.stage()]);
-      key_ring.advance();
-      wait_barrier(shared_address(&held.full_values[value_ring.stage()]), value_ring.parity());
-      free(held.empty_values[value_ring.stage()]);
-      value_ring.advance();
-      continue;
-#endif
-      take_turn();
       start_scores();
       start_values();
-      pass_turn();
       wait_products<1>();
       pin(scores);
       softmax(span, tile, factor);
-#if (STEPGRAPH_EXPERIMENT + 0) & 1
-      // note: a wait with a branch of its own, over which the compiler does not move the wait for the products
-      if (tile + 1 < span.last_tile) wait_keys();
-#endif
       wait_values();
       rescale(factor);
       pack_weights();
     }
     free(held.empty_query[query.stage()]);
     query.advance();
-    take_turn();
     start_values();
-    pass_turn();
     wait_values();
-    if (warpgroup == 0) take_turn();
   }
 
   __device__ void multiply(const row_work& work, const segment& s, const segment_span& span) {

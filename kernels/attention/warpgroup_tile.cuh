@@ -15,7 +15,6 @@ struct warpgroup_tile {
   static constexpr bool guarded = Guarded;
   static constexpr bool all_options = false;  // no trees, no batch-invariant splits
   static constexpr bool clusters = false;
-  static constexpr bool flat = true;  // KV heads lie one after another in the concatenation, too
   static constexpr int consumers = warpgroup_consumers;
   static constexpr int overhead = 1;  // KV tiles that a query tile costs beside its own
   static constexpr int query_rows = 64 * consumers;
@@ -25,8 +24,8 @@ struct warpgroup_tile {
   static constexpr int value_stages = 3;
   static constexpr int query_stages = 2;
   static constexpr int threads = 128 * (1 + consumers);
-  static constexpr int loader_registers = 72;
-  static constexpr int consumer_registers = 216;
+  static constexpr int loader_registers = 88;
+  static constexpr int consumer_registers = 208;
   // what the warps give is all that they may take
   static_assert(128 * (loader_registers + consumers * consumer_registers) <=
                 65536 / threads / 8 * 8 * threads);
@@ -65,7 +64,8 @@ struct warpgroup_held {
   std::uint64_t full_order[Tile::orders], empty_order[Tile::orders];
   segment_order orders[Tile::orders];
   block_work block;
-  std::uint32_t live[Tile::key_stages][Tile::words];  // tokens of a stage that are there, a bit each
+  alignas(
+      16) std::uint32_t live[Tile::key_stages][Tile::words];  // tokens of a stage that are there, a bit each
   std::int32_t arrivals;
 };
 
