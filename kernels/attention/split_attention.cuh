@@ -243,9 +243,16 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
   prefetch_plan(p);
   wait_for_predecessor();
 
-  const block_work block = plan_block<Tile>(p);
+  const block_work planned = plan_block<Tile>(p);
+  const block_work* block = &planned;
+  if constexpr (split_few_registers) {
+    __shared__ block_work shared_block;
+    if (threadIdx.x == 0) shared_block = planned;
+    __syncthreads();
+    block = &shared_block;
+  }
   if (clustered) meet_cluster();
-  for_each_segment<Tile>(p, block, [&](const row_work& work, const segment& s) {
+  for_each_segment<Tile>(p, *block, [&](const row_work& work, const segment& s) {
     attend_segment<T, Tile::head_size, Tile>(p, work, s, stages, held, arrivals);
   });
   clear_dead_tokens<T, Tile>(p, Tile::threads);

@@ -92,11 +92,7 @@ struct kv_loader {
     const std::uint32_t stage_to = to + stage * Tile::stage_bytes;
     if (Tile::guarded && (tile + 1) * Tile::kv_tokens > range.listed_end && p.op.step_kv.keys)
       return start_mixed(tile, offset, stage_to);
-#if __CUDA_ARCH__ >= 1000
-#pragma unroll 2  // note: more of them there run out of registers
-#else
-#pragma unroll
-#endif
+#pragma unroll split_few_registers ? 2 : Tile::passes
     for (int pass = 0; pass < Tile::passes; ++pass) {
       const std::int64_t at = __shfl_sync(~0u, offset, lane / Tile::line_vectors + pass * Tile::pass_tokens);
       const std::uint32_t line =

@@ -81,8 +81,6 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
 /// token's heads lie side by side in memory. A group is such a set of blocks; the first `longer` of them have
 /// a tile more than the others' `share`.
 struct block_work {
-  std::int32_t kv_head = 0;
-  std::int32_t group = 0;
   std::int32_t begin = 0;
   std::int32_t end = 0;
   std::int32_t share = 1;
@@ -130,12 +128,10 @@ __device__ block_work plan_block(const split_params& p) {
   }
   const int total = __shfl_sync(~0u, inclusive, 31), groups = p.block_groups;
   block_work work;
-  work.kv_head = blockIdx.x;
-  work.group = blockIdx.y;
   const int busy = max(1, min(groups, total / p.min_tiles));
   work.share = total / busy;
   work.longer = total - work.share * busy;
-  const int place = min(work.group, busy);
+  const int place = min(static_cast<int>(blockIdx.y), busy);
   work.begin = place * work.share + min(place, work.longer);
   work.end = place == busy ? total : work.begin + work.share + (place < work.longer ? 1 : 0);
   // the lane whose rows hold the beginning looks for the row

@@ -62,19 +62,18 @@ struct query_tile_place {
   std::int32_t tiles = 0;
 };
 
-/// The query tile that holds KV tile `offset` of its row's. Lanes of a warp search together, unless it is the
-/// one after `last`, the place found before in this row.
+/// The query tile that holds KV tile `offset` of its row's. Lanes of a warp search together, unless `next` is not 0:
+/// then it is that one, and begins there.
 template <class Tile>
 __device__ query_tile_place find_query_tile(const split_params& p, const row_work& work, int offset,
-                                            const query_tile_place& last) {
+                                            int next) {
   if (work.query_tiles == 1) return {0, 0, work.tiles};
   if (p.op.window > 0) {
     const int i = offset / work.tiles;
     return {i, i * work.tiles, work.tiles};
   }
   const query_tile_costs costs = costs_of<Tile>(p, work);
-  if (offset > 0 && offset == last.begin + last.tiles)
-    return {last.query_tile + 1, offset, static_cast<int>(costs.of(last.query_tile + 1)) + Tile::overhead};
+  if (next > 0) return {next, offset, static_cast<int>(costs.of(next)) + Tile::overhead};
   const auto before = [&](int i) { return static_cast<int>(costs.before(i)) + i * Tile::overhead; };
   int low = 0, high = work.query_tiles;  // the tile is in [low, high)
 #pragma unroll 1
@@ -90,18 +89,19 @@ __device__ query_tile_place find_query_tile(const split_params& p, const row_wor
 
 /// The segment that begins at tile `at` of the concatenation. Returns where the next one does;
 /// batch-invariant chunks belong to the group in whose share they begin, and `lines` is 0 where none begins
-/// before the unit's end. `place` is kept from call to call.
+/// before the unit's end. `next_query_tile` is kept from call to call, 0 at a block's first segment of a row.
 template <class Tile>
 __device__ std::int32_t next_segment(const split_params& p, const block_work& block, const row_work& work,
-                                     int row, std::int32_t row_begin, std::int32_t at,
-                                     query_tile_place& place, segment& s) {
+                                     int row, std::int32_t row_begin, std::int32_t at, int& next_query_tile,
+                                     segment& s) {
   const int kv_heads = p.op.kv_heads, group = p.group;
-  place = find_query_tile<Tile>(p, work, at - row_begin, place);
+  const query_tile_place place = find_query_tile<Tile>(p, work, at - row_begin, next_query_tile);
   const int query_tile = place.query_tile, tiles = place.tiles;
+  next_query_tile = query_tile + 1;
   const std::int32_t unit_begin = row_begin + place.begin;
   int tile = at - unit_begin, count;
   s.row = row;
-  s.kv_head = block.kv_head;
+  s.kv_head = blockIdx.x;
   s.sends = s.leads = false;
   s.first_line = query_tile * Tile::query_rows;
   s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
@@ -134,14 +134,14 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
     if (count < tiles) {
       // a block has two slots: one for a unit that began before it, one for a unit that it begins and does
       // not end
-      const int first_group = block.group_of(unit_begin);
+      const int group_now = blockIdx.y, first_group = block.group_of(unit_begin);
       const int last_group = block.group_of(unit_begin + tiles - 1);
       const int cluster = Tile::clusters ? p.cluster : 1;  // groups that leave a part together
-      const int first_cluster = first_group / cluster, mine = block.group / cluster;
+      const int first_cluster = first_group / cluster, mine = group_now / cluster;
       if (cluster == 2) {
-        const bool second = block.group % 2 == 1;
-        s.sends = second && first_group < block.group;
-        s.leads = !second && last_group > block.group;
+        const bool second = group_now % 2 == 1;
+        s.sends = second && first_group < group_now;
+        s.leads = !second && last_group > group_now;
       }
       s.part = mine - first_cluster;
       s.parts = last_group / cluster - first_cluster + 1;
@@ -166,10 +166,10 @@ __device__ __forceinline__ void for_each_segment(const split_params& p, const bl
   while (at < block.end) {
     const row_work work = work_of<Tile>(p, row, false);
     const int row_end = row_begin + work.cost;
-    query_tile_place place;
+    int next_query_tile = 0;
     while (at < row_end && at < block.end) {
       segment s;
-      at = next_segment<Tile>(p, block, work, row, row_begin, at, place, s);
+      at = next_segment<Tile>(p, block, work, row, row_begin, at, next_query_tile, s);
       if (s.lines > 0) body(work, s);
     }
     row_begin = row_end;

@@ -6,6 +6,13 @@
 
 namespace stepgraph::detail {
 
+// note: for sm_100 the compiler needs more registers for the same code, and would spill
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr bool split_few_registers = true;
+#else
+constexpr bool split_few_registers = false;
+#endif
+
 /// Constants of one instantiation. `QueryWarps` warps lie along the packed query rows, 16 rows each; the
 /// others share the tile's keys between them, each with a softmax of its own until the end. Not `Guarded`: takes
 /// all lengths and page entries as they are, and all of every tile as there; to measure what the guard costs.
