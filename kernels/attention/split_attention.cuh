@@ -58,8 +58,8 @@ struct warp_attention {
       }
   }
 
-  /// Hides what these rows do not see. `position` is that of the tile, `live` its tokens that are there,
-  /// `first_column` this thread's first in the tile. note: few tiles need it, so nothing is kept for it
+  /// Hides what these rows do not see. `position` is that of this warp's first key, `live` its tokens that are there,
+  /// `first_column` this thread's first among them. note: few tiles need it, so nothing is kept for it
   __device__ static void mask(const split_params& p, const row_work& work, const segment& s, int query_warp,
                               float (&scores)[Tile::warp_tokens / 8][4], int position, std::uint64_t live,
                               int first_column) {
@@ -153,6 +153,20 @@ struct warp_attention {
   }
 };
 
+/// Barrier of the warps that share keys, which are also those that bring them; other warps may be tiles ahead.
+template <class Tile>
+__device__ __forceinline__ void meet_group(int group) {
+  static_assert(Tile::group_warps == 1 || Tile::kv_warps <= 2);
+  if constexpr (Tile::group_warps == 1)
+    __syncwarp();
+  else if constexpr (Tile::group_warps == Tile::warps)
+    __syncthreads();
+  else if (group == 0)
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * Tile::group_warps) : "memory");
+  else
+    asm volatile("bar.sync 2, %0;" ::"n"(32 * Tile::group_warps) : "memory");
+}
+
 /// One block's work on a segment: a pipeline of KV tiles through shared memory, each multiplied by all
 /// queries.
 template <class T, int HeadSize, class Tile>
@@ -185,7 +199,8 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
       wait_copies<Tile::stages - 1>();
     else
       wait_copies<Tile::stages - 2>();
-    __syncthreads();  // all copies of this tile are there, and nobody reads the stage before it any more
+    meet_group<Tile>(
+        kv_warp);  // its keys of this tile are there, and none of it reads the stage before any more
     if (tile > first_tile) {
       const int ahead = tile + Tile::stages - 1, ahead_stage = stage == 0 ? Tile::stages - 1 : stage - 1;
       if (ahead < last_tile) loader.start(ahead, ahead_stage);
@@ -195,9 +210,9 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
     if (has_queries) {
       const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
       const int first_key = kv_warp * Tile::warp_tokens;
-      // the 64 tokens that hold this warp's; note: read before the products, which hide it
-      const int half = first_key / 64, position = tile * Tile::kv_tokens + half * 64;
-      const std::uint64_t there = Tile::guarded ? held.live_64(stage, half) : ~std::uint64_t{0};
+      const int position = tile * Tile::kv_tokens + first_key;
+      // note: read before the products, which hide it
+      const auto there = Tile::guarded ? held.live_of(stage, kv_warp) : held_pages<Tile>::all_live;
       float scores[Tile::warp_tokens / 8][4];
       attention.score(keys, first_key, scores);
       if (!plain) {
@@ -209,8 +224,9 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
           for (float& value : each)
             value = capped ? p.op.logit_cap * tanh_fast(inner * value) : inner * value;
       }
-      if (~there != 0 || position < span.all_begin || position + 64 > span.all_end)
-        attention.mask(p, work, s, query_warp, scores, position, there, first_key % 64 + lane % 4 * 2);
+      if (there != held_pages<Tile>::all_live || position < span.all_begin ||
+          position + Tile::warp_tokens > span.all_end)
+        attention.mask(p, work, s, query_warp, scores, position, there, lane % 4 * 2);
       attention.softmax(scores);
       attention.weigh(keys + Tile::keys_bytes, first_key, scores);
     }

@@ -58,12 +58,12 @@ struct kv_loader {
 
   /// Starts the copies of tile `tile`'s entries.
   __device__ void start_look_up(int tile) const {
-    if (threadIdx.x >= Tile::kv_tokens) return;
-    const int position = tile * Tile::kv_tokens + threadIdx.x;
+    const int lane = threadIdx.x % 32, token = threadIdx.x / 32 * 16 + lane;  // a warp looks up its own
+    if (lane >= 16) return;
+    const int position = tile * Tile::kv_tokens + token;
     const bool live = listed(position);
-    copy_word_async(
-        shared_address(&held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][threadIdx.x]),
-        table + (live ? position >> p.op.page_shift : 0), live);
+    copy_word_async(shared_address(&held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][token]),
+                    table + (live ? position >> p.op.page_shift : 0), live);
   }
 
   /// Starts the copies of tile `tile`, whose entries are there, into `stage`. What is not there becomes

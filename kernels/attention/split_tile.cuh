@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/attention/split_attention.hpp"
 
@@ -28,6 +29,7 @@ struct split_tile {
   static constexpr int kv_tokens = 16 * Warps;  // keys and values of one pipeline stage
   static constexpr bool all_options = true;     // trees and batch-invariant splits, too
   static constexpr int kv_warps = Warps / QueryWarps;
+  static constexpr int group_warps = QueryWarps;            // warps that have the same keys
   static constexpr int warp_tokens = kv_tokens / kv_warps;  // keys of a tile that one warp sees
   static constexpr int stages = HeadSize == 128 ? 3 : 4;
   static constexpr int line_bytes = HeadSize * 2;        // one key or value of one head
@@ -56,8 +58,13 @@ struct held_pages {
   alignas(8) std::uint16_t live[tiles][Tile::warps];  // tokens of a stage that are there, a bit each, by warp
   std::uint64_t received;  // barrier: the part that the cluster's other block sends is there
 
-  __device__ std::uint64_t live_64(int stage, int word) const {
-    return reinterpret_cast<const std::uint64_t*>(live[stage])[word];
+  /// Of the tokens whose keys a group of warps shares, the first in the lowest bit.
+  using group_bits =
+      std::conditional_t<Tile::warp_tokens == 16, std::uint16_t,
+                         std::conditional_t<Tile::warp_tokens == 32, std::uint32_t, std::uint64_t>>;
+  static constexpr group_bits all_live = static_cast<group_bits>(~group_bits{0});
+  __device__ group_bits live_of(int stage, int group) const {
+    return reinterpret_cast<const group_bits*>(live[stage])[group];
   }
 };
 
