@@ -14,11 +14,6 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* at) {
 /// 16 bytes from global to shared memory, asynchronously; zeros, and no access, where not `live`.
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool live) {
   const int bytes = live ? 16 : 0;
-#ifdef STEPGRAPH_L2_256
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-               : "memory");
-  return;
-#endif
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
