@@ -4,7 +4,8 @@
 
 #include "kernels/attention/mma.cuh"
 
-/// What blocks of a thread block cluster send each other, for sm_90 and later; elsewhere no launch has clusters.
+/// What blocks of a thread block cluster send each other, for sm_90 and later; elsewhere no launch has
+/// clusters.
 namespace stepgraph::detail {
 
 /// Address of what lies at `at` here in the shared memory of block `rank` of the cluster.

@@ -7,8 +7,8 @@ namespace stepgraph::detail {
 
 namespace {
 
-/// Whether warpgroups of 64 query rows serve; not where warps of 16 do better, or are all that serves: trees, and
-/// batch-invariant rows, whose bits may not depend on the bucket.
+/// Whether warpgroups of 64 query rows serve; not where warps of 16 do better, or are all that serves: trees,
+/// and batch-invariant rows, whose bits may not depend on the bucket.
 bool choose_warpgroups(bool there, const paged_attention_params& p, std::int64_t packed,
                        const split_options& options) {
   if (!there || p.tree_mask || p.batch_invariant || !(p.scale > 0)) return false;
@@ -24,7 +24,8 @@ split_plan plan_split(const split_device& on, const paged_attention_params& p, c
   const std::int64_t packed = (std::int64_t{p.tokens} + p.rows - 1) / std::max(p.rows, 1) * group;
   // a row's usual queries fill the tile; any number of them is right, rows with more take several tiles
   plan.query_warps = p.batch_invariant ? split_invariant_warps : packed <= 16 ? 1 : packed <= 32 ? 2 : 4;
-  // few rows are cut least by one block of eight warps a multiprocessor, two of which merge their parts themselves
+  // few rows are cut least by one block of eight warps a multiprocessor, two of which merge their parts
+  // themselves
   if (plan.query_warps == 1) {
     const bool few = std::int64_t{2} * p.rows * p.kv_heads <= on.multiprocessors;
     plan.warps = options.warps > 0 ? options.warps : few ? 8 : 4;

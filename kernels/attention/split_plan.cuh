@@ -95,8 +95,8 @@ struct block_work {
   }
 };
 
-/// Asks the second-level cache for what every block reads first, before the predecessor is over: the rows' lengths,
-/// and the beginnings of their page lists. No value is taken from it.
+/// Asks the second-level cache for what every block reads first, before the predecessor is over: the rows'
+/// lengths, and the beginnings of their page lists. No value is taken from it.
 __device__ __forceinline__ void prefetch_plan(const split_params& p) {
   constexpr int line = 32, lines = 4;  // entries of a line of the cache; lines of a row
   if (blockIdx.x != 0) return;

@@ -62,8 +62,8 @@ struct query_tile_place {
   std::int32_t tiles = 0;
 };
 
-/// The query tile that holds KV tile `offset` of its row's. Lanes of a warp search together, unless `next` is not 0:
-/// then it is that one, and begins there.
+/// The query tile that holds KV tile `offset` of its row's. Lanes of a warp search together, unless `next` is
+/// not 0: then it is that one, and begins there.
 template <class Tile>
 __device__ query_tile_place find_query_tile(const split_params& p, const row_work& work, int offset,
                                             int next) {

@@ -15,8 +15,9 @@ constexpr bool split_few_registers = false;
 #endif
 
 /// Constants of one instantiation. `QueryWarps` warps lie along the packed query rows, 16 rows each; the
-/// others share the tile's keys between them, each with a softmax of its own until the end. Not `Guarded`: takes
-/// all lengths and page entries as they are, and all of every tile as there; to measure what the guard costs.
+/// others share the tile's keys between them, each with a softmax of its own until the end. Not `Guarded`:
+/// takes all lengths and page entries as they are, and all of every tile as there; to measure what the guard
+/// costs.
 template <int HeadSize, int QueryWarps, int Warps, bool Guarded = true>
 struct split_tile {
   static constexpr int head_size = HeadSize;

@@ -5,8 +5,8 @@
 
 namespace stepgraph::detail {
 
-/// What a multiplying warpgroup has of its 64 query rows, and where it leaves that. A thread holds rows lane / 4
-/// and lane / 4 + 8 of its warp's 16, of every eight columns 2 (lane % 4) and the next.
+/// What a multiplying warpgroup has of its 64 query rows, and where it leaves that. A thread holds rows lane
+/// / 4 and lane / 4 + 8 of its warp's 16, of every eight columns 2 (lane % 4) and the next.
 template <class T, int HeadSize, class Tile>
 struct warpgroup_rows {
   const split_params& p;

@@ -6,9 +6,9 @@
 
 namespace stepgraph::detail {
 
-/// Constants of one instantiation of the warpgroup kernel: one warpgroup loads, two multiply, 64 packed query rows
-/// each, both with the same keys. Lines of queries, keys and values lie in shared memory as columns of 128 bytes,
-/// so that the matrix products read them without bank conflicts. `Guarded`: as split_tile's.
+/// Constants of one instantiation of the warpgroup kernel: one warpgroup loads, two multiply, 64 packed query
+/// rows each, both with the same keys. Lines of queries, keys and values lie in shared memory as columns of
+/// 128 bytes, so that the matrix products read them without bank conflicts. `Guarded`: as split_tile's.
 template <int HeadSize, bool Guarded = true>
 struct warpgroup_tile {
   static constexpr int head_size = HeadSize;

@@ -30,7 +30,8 @@ __device__ __forceinline__ void expect_more(std::uint32_t barrier, int bytes) {
                : "memory");
 }
 
-/// A box of the tensor that `map` describes, at these coordinates, to shared memory; the barrier counts its bytes.
+/// A box of the tensor that `map` describes, at these coordinates, to shared memory; the barrier counts its
+/// bytes.
 __device__ __forceinline__ void copy_box(std::uint32_t to, const tensor_map* map, int element, int token,
                                          int head, int page, std::uint32_t barrier) {
   asm volatile(
@@ -186,8 +187,8 @@ __device__ __forceinline__ void pin(float (&values)[Count][4]) {
 #define STEPGRAPH_WGMMA_HELD_64 "{%32, %33, %34, %35}, %36"
 #define STEPGRAPH_WGMMA_HELD_128 "{%64, %65, %66, %67}, %68"
 
-/// Products of one warpgroup, N columns. `both_shared`: a [64, 16] and b [N, 16] in shared memory, lines along
-/// the summed dimension. `first_held`: a in registers, as sums of an earlier product packed in pairs; b
+/// Products of one warpgroup, N columns. `both_shared`: a [64, 16] and b [N, 16] in shared memory, lines
+/// along the summed dimension. `first_held`: a in registers, as sums of an earlier product packed in pairs; b
 /// [16, N], lines along the columns. Sums lie as after `multiply_add`: a thread has of its warp's 16 lines
 /// i/4 and i/4 + 8, of every eight columns 2 (i % 4) and the next.
 template <class T, int N>
