@@ -168,8 +168,8 @@ class attention_bench {
  private:
   using op = std::function<void(stream_ref, int)>;
 
-  /// Microseconds of each op, round by round, the ops in turn: replays of one graph a set, one after another, in
-  /// rounds of at least 200 us.
+  /// Microseconds of each op, round by round, the ops in turn: replays of one graph a set, one after another,
+  /// in rounds of at least 200 us.
   std::vector<std::vector<double>> time(int sets, int nodes, const std::vector<op>& ops) {
     std::vector<std::vector<graph_exec>> execs(ops.size());
     for (std::size_t which = 0; which < ops.size(); ++which)
