@@ -13,7 +13,8 @@ bool choose_warpgroups(bool there, const paged_attention_params& p, std::int64_t
                        const split_options& options) {
   if (!there || p.tree_mask || p.batch_invariant || !(p.scale > 0)) return false;
   if (options.warpgroups >= 0) return options.warpgroups > 0;
-  return packed > 64;
+  // note: where pages do not come by the copy engine, the loading warps keep up with larger tiles alone
+  return packed > 64 || (packed >= 32 && p.page_shift >= 3);
 }
 
 }  // namespace

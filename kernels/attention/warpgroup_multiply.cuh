@@ -51,8 +51,10 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
     wait_barrier(shared_address(&held.full_keys[key_ring.stage()]), key_ring.parity());
     if constexpr (Tile::guarded) {
       static_assert(Tile::words == 4);
-      const uint4 live = *reinterpret_cast<const uint4*>(held.live[key_ring.stage()]);
-      all_live = (live.x & live.y & live.z & live.w) == ~0u;
+      // note: read by the lane that frees the stage, for all
+      uint4 live{};
+      if (threadIdx.x % 32 == 0) live = *reinterpret_cast<const uint4*>(held.live[key_ring.stage()]);
+      all_live = __shfl_sync(~0u, (live.x & live.y & live.z & live.w) == ~0u, 0);
     }
     fence_for_products();
     const shared_matrix queries(
@@ -81,7 +83,13 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
   }
 
   /// Hides what this thread's rows do not see of the tile at `position`, or is not there.
-  __device__ void mask(int position, const std::uint32_t (&live)[Tile::words]) {
+  __device__ void mask(int position) {
+    std::uint32_t live[Tile::words] = {};
+    if constexpr (Tile::guarded) {
+#pragma unroll
+      for (int word = 0; word < Tile::words; ++word)
+        live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage()][word] : 0, 0);
+    }
     const int column = threadIdx.x % 4 * 2;
     int from[2], to[2];
 #pragma unroll
@@ -110,8 +118,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
         for (float& value : each) value = p.op.logit_cap * tanh_fast(inner * value);
     }
     const int position = tile * Tile::kv_tokens;
-    if (!all_live || position < span.all_begin || position + Tile::kv_tokens > span.all_end)
-      mask(position, held.live[key_ring.stage()]);
+    if (!all_live || position < span.all_begin || position + Tile::kv_tokens > span.all_end) mask(position);
     free(held.empty_keys[key_ring.stage()]);
     key_ring.advance();
     float now[2] = {largest[0], largest[1]};
