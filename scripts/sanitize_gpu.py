@@ -3,9 +3,10 @@
 
     scripts/sanitize_gpu.py build/tests/stepgraph_tests build/tests/stepgraph_model_tests
 
-Cases are packed into processes of about --unit seconds by what they took the last time (--seconds-of, which
---write-seconds writes), the longest first. The last line counts, for each tool, cases and errors; the exit status is 0
-only if every case of every tool has ended, passed and shown no error. The tests of the real model are left out.
+A tool's cases are shared out among a few processes, for its way into the kernels takes longer than most cases, by
+what they took the last time (--seconds-of, which --write-seconds writes). The last line counts, for each tool, cases and
+errors; the exit status is 0 only if every case of every tool has ended, passed and shown no error. The tests of the real
+model are left out.
 """
 
 import argparse
@@ -21,8 +22,8 @@ import sys
 import threading
 import time
 
-TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")
-GUESS = {"racecheck": 2.0, "memcheck": 0.6, "initcheck": 0.6, "synccheck": 0.6}  # seconds of a case nobody has timed
+SHARDS = "racecheck=10,memcheck=2,initcheck=2,synccheck=2"
+GUESS = 0.6  # seconds of a case nobody has timed
 
 
 def small_form(gpu):
@@ -39,13 +40,16 @@ def cases_of(program, gpu):
 def units_of(options, seconds_of):
     """(seconds thought, tool, program, cases), longest first."""
     units = []
-    for tool in options.tools.split(","):
+    gpu = options.gpus.split(",")[0]
+    listed = {program: cases_of(program, gpu) for program in options.programs}
+    for tool, shards in (each.split("=") for each in options.shards.split(",")):
         known = seconds_of.get(tool, {})
-        for program in options.programs:
+        all_seconds = sum(known.get(case, GUESS) for cases in listed.values() for case in cases)
+        for program, names in listed.items():
             cases, load = [], 0.0
-            for case in sorted(cases_of(program, options.gpus.split(",")[0]), key=lambda c: -known.get(c, GUESS[tool])):
-                seconds = known.get(case, GUESS[tool])
-                if cases and load + seconds > options.unit:
+            for case in sorted(names, key=lambda name: -known.get(name, GUESS)):
+                seconds = known.get(case, GUESS)
+                if cases and load + seconds / 2 > all_seconds / int(shards):
                     units.append((load, tool, program, cases))
                     cases, load = [], 0.0
                 cases.append(case)
@@ -117,11 +121,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", nargs="+", type=lambda path: pathlib.Path(path).resolve())
     parser.add_argument("--sanitizer", default="compute-sanitizer", help="the program, if it is not on the PATH")
-    parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--shards", default=SHARDS, help="processes of each tool (default: %(default)s)")
     parser.add_argument("--gpus", default="0", help="such as 0,1")
-    parser.add_argument("--jobs", type=int, default=8, help="processes at a time on each GPU")
+    parser.add_argument("--jobs", type=int, default=16, help="processes at a time on each GPU")
     parser.add_argument("--seconds", type=float, default=1e9, help="for everything; what has not ended then is killed")
-    parser.add_argument("--unit", type=float, default=8, help="seconds that cases are packed for")
     parser.add_argument("--seconds-of", type=pathlib.Path, help="JSON: {tool: {case: seconds}}")
     parser.add_argument("--write-seconds", type=pathlib.Path)
     parser.add_argument("--logs", type=pathlib.Path, default=pathlib.Path("sanitizer-logs"), help="of what was not clean")

@@ -53,6 +53,12 @@ std::vector<text> texts_of(step_executor& executor, const std::vector<wanted_tex
   return texts;
 }
 
+/// In small tests one bucket and one K, so that little is captured.
+executor_options one_bucket(int rows, int draft_length) {
+  if (!test_small()) return {};
+  return {.row_buckets = bucket_policy::exactly({rows}), .draft_lengths = {draft_length}};
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -66,8 +72,12 @@ TEST_CASE(
     std::vector<text> first;
     for (const int rows : {1, 3, 8}) {
       if (test_small() && rows == 8) continue;
-      step_executor executor = t.executor(
-          draft_setup{.rows = rows, .most = most, .sampled = true, .poison = rows == 3, .step_tokens = 40});
+      step_executor executor = t.executor(draft_setup{.rows = rows,
+                                                      .most = most,
+                                                      .sampled = true,
+                                                      .poison = rows == 3,
+                                                      .step_tokens = 40,
+                                                      .options = one_bucket(rows, most)});
       executor.capture();
       for (const bool ahead : {true, false}) {
         speculative_options now = how;
@@ -173,7 +183,7 @@ TEST_CASE("a row whose logits are NaN ends with a named status, and its neighbou
   for (const bool sampled : {false, true}) {
     CAPTURE(sampled);
     const sampling_settings how{.temperature = sampled ? 0.8f : 0.0f, .seed = 3};
-    const draft_setup setup{.rows = 4, .most = 3, .sampled = true};
+    const draft_setup setup{.rows = 4, .most = 3, .sampled = true, .options = one_bucket(4, 3)};
     const int length = test_small() ? 6 : 25;
     std::vector<heard> want(3), got(3);
     heard spoilt_row;

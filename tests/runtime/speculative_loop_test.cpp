@@ -257,12 +257,12 @@ TEST_CASE("steady rounds neither allocate, synchronise nor capture") {
   reference::random_integers random(test_seed());
   for (heard& each : got) {
     each.tokens.reserve(300);
-    submit(loop, random_prompt(random, 5, 509), test_small() ? 85 : 150, each);
+    submit(loop, random_prompt(random, 5, 509), test_small() ? 55 : 150, each);
   }
   for (int i = 0; i < 6; ++i) loop.step();
   const activity before = activity_now();
   const std::uint64_t host_before = host_allocations();
-  const int rounds = 10;
+  const int rounds = test_small() ? 4 : 10;
   for (int i = 0; i < rounds; ++i) loop.step();
   const activity did = activity_now() - before;
   CHECK(did.allocations == 0);
