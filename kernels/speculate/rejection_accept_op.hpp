@@ -22,6 +22,7 @@ struct rejection_accept_op {
   rejection_accept_params p;
 
   STEPGRAPH_HD int rows() const { return p.verify.rows; }
+  STEPGRAPH_HD int vocab_size() const { return p.vocab_size; }
 
   template <class Team>
   STEPGRAPH_HD void row(Team& team, scratch& shared, int row) const {
@@ -58,7 +59,7 @@ struct rejection_accept_op {
           if (left != left) return end(team, row, accepted, -1, row_status::nan_probabilities, line);
           // where nothing is left, p stays as it was
           if (left > 0) {
-            if (team.rank() == 0) shared.refusals[refused] = {1.0 / left, line, token};
+            if (team.writes_scratch()) shared.refusals[refused] = {1.0 / left, line, token};
             team.sync();
             ++refused;
           }
