@@ -1,78 +1,22 @@
 #pragma once
 
-#include "kernels/sample/row_team.cuh"
+#include "kernels/sample/row_head.cuh"
 
 /// Several blocks over one line. A block keeps its part of the line in shared memory, so the line is read once;
 /// what blocks find is exchanged through the shared memory of all of them.
 namespace stepgraph {
 
-constexpr int row_cluster_blocks = 8;
-
-namespace detail {
-
-__device__ __forceinline__ std::uint32_t shared_address(const void* at) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
-}
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define STEPGRAPH_ROW_CLUSTER  // never launched there
-__device__ __forceinline__ void cluster_arrive() {}
-__device__ __forceinline__ void cluster_wait() {}
-template <class T>
-__device__ __forceinline__ void store_remote(T*, int, T) {}
-template <class T>
-__device__ __forceinline__ T load_remote(const T* from, int) {
-  return *from;
-}
-__device__ __forceinline__ int cluster_rank() { return 0; }
-#else
-#define STEPGRAPH_ROW_CLUSTER __cluster_dims__(row_cluster_blocks, 1, 1)
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ std::uint32_t remote_address(const void* at, int block) {
-  std::uint32_t remote;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(at)), "r"(block));
-  return remote;
-}
-/// Stores into the shared memory of a block of the cluster, where it lies as `to` does here.
-template <class T>
-__device__ __forceinline__ void store_remote(T* to, int block, T value) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-  if constexpr (sizeof(T) == 4)
-    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(remote_address(to, block)),
-                 "r"(__builtin_bit_cast(std::uint32_t, value))
-                 : "memory");
-  else
-    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(remote_address(to, block)),
-                 "l"(__builtin_bit_cast(std::uint64_t, value))
-                 : "memory");
-}
-__device__ __forceinline__ std::uint64_t load_remote(const unsigned long long* from, int block) {
-  std::uint64_t value;
-  asm volatile("ld.shared::cluster.b64 %0, [%1];" : "=l"(value) : "r"(remote_address(from, block)) : "memory");
-  return value;
-}
-#endif
-
-}  // namespace detail
-
 /// The threads of a cluster over one line; see row_team.hpp for what each pass means. Block i has the i-th
 /// part of the line. Sums are made in an order that depends on the line's length alone.
 class cluster_row_team {
-  static constexpr int blocks = row_cluster_blocks, threads = row_team_threads, warps = threads / 32;
-  static constexpr int bins = 256, most_few = 1024, max_digits = 2048;
-  using scan_count = cub::BlockScan<int, threads>;
+  static constexpr int blocks = row_cluster_blocks, threads = row_team_threads, warps = threads / 32,
+                       max_digits = 2048;
 
  public:
   static constexpr bool compares_few = false;
 
   struct storage {
     block_row_team::storage block;
-    typename scan_count::TempStorage count;
     // note: two sets in turn, so that what is written next needs no wait for who still reads
     struct letters {
       double sum[blocks];
@@ -80,20 +24,18 @@ class cluster_row_team {
       double partial[blocks * warps];
       int token;
     } mail[2];
-    std::uint64_t elsewhere[blocks];
-    std::uint32_t counted[bins];  // of this block
     double chosen_limit;
-    int chosen, last_bin, candidates, before[blocks + 1];
+    int chosen;
+    // note: what is not few is ranked by all blocks instead
     union {
-      std::uint32_t counts[blocks][bins];
+      typename cluster_head<cluster_row_team>::storage head;
       unsigned long long masses[max_digits];  // of all blocks
     };
-    float few_logits[most_few];
-    std::int32_t few_ids[most_few];
   };
 
   /// `part`: room for this block's part of a line, or null.
-  __device__ cluster_row_team(storage& shared, float* part) : shared_(shared), part_(part), inner_(shared.block) {
+  __device__ cluster_row_team(storage& shared, float* part)
+      : shared_(shared), part_(part), inner_(shared.block) {
     detail::cluster_arrive();
   }
 
@@ -103,7 +45,9 @@ class cluster_row_team {
   __device__ static bool writes_scratch() { return threadIdx.x == 0; }
 
   /// Entries that a block has of a line; the last blocks may have fewer.
-  __host__ __device__ static int share(int vocab_size) { return ((vocab_size + blocks - 1) / blocks + 3) / 4 * 4; }
+  __host__ __device__ static int share(int vocab_size) {
+    return ((vocab_size + blocks - 1) / blocks + 3) / 4 * 4;
+  }
 
   template <class Visit>
   __device__ void for_each(int vocab_size, const Visit& visit) {
@@ -217,37 +161,24 @@ class cluster_row_team {
     return inner_.digit_of(shared_.masses, bits, needed);
   }
 
-  /// A head of the ranking that holds all that top-k and top-p may leave, gathered by every block, if that is
-  /// few; cut at a distance from the largest logit.
   template <class Use>
   __device__ void narrow(const logits_line& line, const sampling_settings& s, const row_distribution& d,
                          bool everywhere, const Use& use) {
-    const bool by_count = s.top_k > 0 && s.top_k < line.vocab_size;
-    if (!by_count && !(s.top_p < 1.0f)) return use(*this, line);
-    count_bins(line, d);
-    if (threadIdx.x < 32) find_last_bin(by_count ? s.top_k : 0, s.top_p, d.inverse_temperature);
-    __syncthreads();
-    if (shared_.candidates > most_few) return use(*this, line);
-    gather(line, d, !by_count);
-    if (!everywhere && block() != 0) return;
-    logits_line head{shared_.few_logits, nullptr, shared_.candidates, shared_.few_ids};
-    if (!by_count)
-      for (int i = 0; i < blocks; ++i) head.mass_elsewhere += shared_.elsewhere[i];
-    use(inner_, head);
+    cluster_head<cluster_row_team> head(*this, shared_.head);
+    if (!head.find(line, s, d, everywhere)) return use(*this, line);
+    if (everywhere || block() == 0) use(inner_, head.entries());
   }
 
- private:
-  __device__ static int first(int vocab_size) { return min(block() * share(vocab_size), vocab_size); }
-  __device__ static int last(int vocab_size) { return min((block() + 1) * share(vocab_size), vocab_size); }
+  // what follows is for cluster_head
+  __device__ block_row_team& of_block() {
+    return inner_;
+  }
 
-  /// A set of mail that no block reads any more; written before the next exchange, read after it.
-  __device__ storage::letters& next_mail() {
-    if (!met_) {
-      detail::cluster_wait();  // all blocks are there
-      met_ = true;
-    }
-    turn_ ^= 1;
-    return shared_.mail[turn_];
+  __device__ static int first(int vocab_size) {
+    return min(block() * share(vocab_size), vocab_size);
+  }
+  __device__ static int last(int vocab_size) {
+    return min((block() + 1) * share(vocab_size), vocab_size);
   }
 
   /// All that was stored before, here or elsewhere, may be read.
@@ -258,6 +189,17 @@ class cluster_row_team {
     }
     detail::cluster_arrive();
     detail::cluster_wait();
+  }
+
+ private:
+  /// A set of mail that no block reads any more; written before the next exchange, read after it.
+  __device__ storage::letters& next_mail() {
+    if (!met_) {
+      detail::cluster_wait();  // all blocks are there
+      met_ = true;
+    }
+    turn_ ^= 1;
+    return shared_.mail[turn_];
   }
 
   // by one warp: the part of the line in which the cumulative weight exceeds the target, of all warps' sums
@@ -313,128 +255,6 @@ class cluster_row_team {
       before += __shfl_sync(~0u, sum, 31);
     }
     return last_positive;
-  }
-
-  /// Bins of the distance from the largest logit, eight an octave: bin 0 from 0 on, the last without end.
-  static constexpr int first_exponent = 127 - 16, bin_shift = 20, bins_an_octave = 8;
-  static constexpr int least_bin = first_exponent * bins_an_octave;
-  __device__ static int bin_of(float logit, float max_logit) {
-    const float distance = logit == max_logit ? 0.0f : max_logit - logit;
-    const int bin = static_cast<int>(__float_as_uint(distance) >> bin_shift) - least_bin;
-    return min(max(bin, 0), bins - 1);
-  }
-  /// Where a bin begins.
-  __device__ static float distance_of(int bin) {
-    return bin <= 0      ? 0.0f
-           : bin >= bins ? INFINITY
-                         : __uint_as_float(static_cast<std::uint32_t>(bin + least_bin) << bin_shift);
-  }
-
-  __device__ void count_bins(const logits_line& line, const row_distribution& d) {
-    for (int bin = threadIdx.x; bin < bins; bin += threads) shared_.counted[bin] = 0;
-    __syncthreads();
-    for_each(line.vocab_size, [&](int id) {
-      if (line.allows(id)) atomicAdd(&shared_.counted[bin_of(line.logits[id], d.max_logit)], 1u);
-    });
-    __syncthreads();
-    for (int i = threadIdx.x; i < bins * blocks; i += threads)
-      detail::store_remote(&shared_.counts[block()][i % bins], i / bins, shared_.counted[i % bins]);
-    exchange();
-  }
-
-  // by one warp: the first bin at which the head is sure to hold `top_k` entries or, where that is 0, a
-  // probability of `top_p`; and how many entries the head has
-  __device__ void find_last_bin(int top_k, float top_p, float inverse_temperature) {
-    constexpr int each = bins / 32;
-    const int lane = threadIdx.x % 32;
-    int count[each], counts = 0;
-    double least[each], most[each], leasts = 0, mosts = 0;
-    for (int i = 0; i < each; ++i) {
-      const int bin = lane * each + i;
-      count[i] = 0;
-      for (int b = 0; b < blocks; ++b) count[i] += static_cast<int>(shared_.counts[b][bin]);
-      counts += count[i];
-      leasts += least[i] = count[i] * static_cast<double>(expf(-distance_of(bin + 1) * inverse_temperature));
-      mosts += most[i] = count[i] * static_cast<double>(expf(-distance_of(bin) * inverse_temperature));
-    }
-    int count_before = counts;
-    double least_before = leasts, most_before = mosts;
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int lower_count = __shfl_up_sync(~0u, count_before, offset);
-      const double lower_least = __shfl_up_sync(~0u, least_before, offset),
-                   lower_most = __shfl_up_sync(~0u, most_before, offset);
-      if (lane < offset) continue;
-      count_before += lower_count;
-      least_before += lower_least;
-      most_before += lower_most;
-    }
-    const int all = __shfl_sync(~0u, count_before, 31);
-    const double all_most = __shfl_sync(~0u, most_before, 31);
-    count_before -= counts;
-    least_before -= leasts;
-    most_before -= mosts;
-    int found = -1, found_count = 0;
-    for (int i = 0; i < each && found < 0; ++i) {
-      count_before += count[i];
-      least_before += least[i];
-      most_before += most[i];
-      const double tail = all_most - most_before > 0 ? all_most - most_before : 0.0;
-      // note: the margin covers the rounding of all that is added up
-      const bool enough = top_k > 0 ? count_before >= top_k
-                                    : least_before * (1.0 - top_p) - tail * top_p > 1e-5 * all_most;
-      if (!enough) continue;
-      found = lane * each + i;
-      found_count = count_before;
-    }
-    const unsigned over = __ballot_sync(~0u, found >= 0);
-    if (lane != (over ? __ffs(over) - 1 : 0)) return;
-    shared_.last_bin = over ? found : bins - 1;
-    shared_.candidates = over ? found_count : all;
-  }
-
-  /// The entries up to the last bin, ids ascending, into every block; and the mass of the others.
-  __device__ void gather(const logits_line& line, const row_distribution& d, bool masses) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, last_bin = shared_.last_bin;
-    if (warp < blocks) {
-      int sum = 0;
-      for (int bin = lane; bin <= last_bin; bin += 32) sum += static_cast<int>(shared_.counts[warp][bin]);
-      sum = __reduce_add_sync(~0u, sum);
-      if (lane == 0) shared_.before[warp] = sum;
-    }
-    const int each = (share(line.vocab_size) + threads - 1) / threads;
-    const int from = min(first(line.vocab_size) + static_cast<int>(threadIdx.x) * each, last(line.vocab_size));
-    const int to = min(from + each, last(line.vocab_size));
-    int mine = 0;
-    std::uint64_t elsewhere = 0;
-    for (int id = from; id < to; ++id) {
-      if (!line.allows(id)) continue;
-      const float logit = line.logits[id];
-      if (bin_of(logit, d.max_logit) <= last_bin)
-        ++mine;
-      else if (masses)
-        elsewhere += d.mass(logit);
-    }
-    int place;
-    scan_count(shared_.count).ExclusiveSum(mine, place);
-    __syncthreads();
-    for (int b = 0; b < block(); ++b) place += shared_.before[b];
-    for (int id = from; mine > 0 && id < to; ++id) {
-      if (!line.allows(id)) continue;
-      const float logit = line.logits[id];
-      if (bin_of(logit, d.max_logit) > last_bin) continue;
-      for (int b = 0; b < blocks; ++b) {
-        detail::store_remote(&shared_.few_logits[place], b, logit);
-        detail::store_remote(&shared_.few_ids[place], b, id);
-      }
-      ++place;
-      --mine;
-    }
-    if (masses) {
-      elsewhere = inner_.reduce_to_first(elsewhere);
-      if (threadIdx.x == 0)
-        for (int b = 0; b < blocks; ++b) detail::store_remote(&shared_.elsewhere[block()], b, elsewhere);
-    }
-    exchange();
   }
 
   storage& shared_;
