@@ -12,6 +12,7 @@
 #include "examples/llama/chat_template.hpp"
 #include "examples/llama/draft_head.hpp"
 #include "examples/llama/gguf.hpp"
+#include "examples/llama/llama_model.hpp"
 #include "examples/llama/load_weights.hpp"
 #include "examples/llama/tokenizer.hpp"
 #include "graphs/error.hpp"

@@ -34,7 +34,7 @@ constexpr std::size_t row_cluster_part = (sizeof(row_cluster_shared<Op>) + 15) /
 // grid: blocks of a cluster, captured lines
 // a cluster does what the op does with its line; one of a dead line writes its fixed-size outputs and ends
 template <class Op>
-__global__ void __launch_bounds__(row_team_threads, 2) STEPGRAPH_CLUSTER(row_cluster_blocks)
+__global__ void __launch_bounds__(row_team_threads, 3) STEPGRAPH_CLUSTER(row_cluster_blocks)
     run_row_clusters(const __grid_constant__ row_cluster_params<Op> p) {
   extern __shared__ __align__(16) unsigned char bytes[];
   auto& shared = *reinterpret_cast<row_cluster_shared<Op>*>(bytes);

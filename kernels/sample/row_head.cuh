@@ -110,14 +110,21 @@ class cluster_head {
   }
 
   __device__ void count_bins(const logits_line& line, const row_distribution& d, int level,
-                             std::uint32_t base) {
+                             std::uint32_t base_bits) {
     for (int bin = threadIdx.x; bin < bins; bin += threads) shared_.counted[bin] = 0;
     __syncthreads();
-    team_.for_each(line.vocab_size, [&](int id) {
-      if (!line.allows(id)) return;
-      const int bin = bin_of(level, base, distance_bits(line.logits[id], d.max_logit));
-      if (bin >= 0) atomicAdd(&shared_.counted[bin], 1u);
-    });
+    const int begin = Team::first(line.vocab_size), end = Team::last(line.vocab_size);
+    const int lane = threadIdx.x % 32;
+    // note: lines have many entries in few bins; lanes of one bin add together
+#pragma unroll 4
+    for (int base = begin; base < end; base += threads) {
+      const int id = base + static_cast<int>(threadIdx.x);
+      const int bin = id < end && line.allows(id)
+                          ? bin_of(level, base_bits, distance_bits(line.logits[id], d.max_logit))
+                          : -1;
+      const unsigned same = __match_any_sync(~0u, bin);
+      if (bin >= 0 && lane == __ffs(same) - 1) atomicAdd(&shared_.counted[bin], __popc(same));
+    }
     __syncthreads();
     for (int i = threadIdx.x; i < bins * blocks; i += threads)
       detail::store_remote(&shared_.counts[level % 2][Team::block()][i % bins], i / bins,
