@@ -1,35 +1,14 @@
 #include "kernels/launch.cuh"
 #include "kernels/sample/cluster.cuh"
 #include "kernels/sample/greedy_sample.hpp"
-#include "kernels/sample/row_distribution.hpp"
+#include "kernels/sample/ranked_logit.cuh"
 
 namespace stepgraph {
 namespace {
 
+using detail::largest_of_warp, detail::ranked_logit;
+
 constexpr int threads = 512, warps = threads / 32;
-
-/// A logit and its id in one number: the larger logit is larger, of equals the lower id. Any NaN is larger than
-/// all logits, and 0 is less than any.
-__device__ std::uint64_t ranked(float logit, int id) {
-  const std::uint32_t key = isnan(logit) ? ~0u : ordered_key(logit);
-  return std::uint64_t{key} << 32 | ~static_cast<std::uint32_t>(id);
-}
-
-/// The largest of a warp's numbers, known to all its lanes.
-__device__ std::uint64_t largest_of_warp(std::uint64_t mine) {
-#if __CUDA_ARCH__ >= 800
-  const auto key = static_cast<std::uint32_t>(mine >> 32);
-  const std::uint32_t most = __reduce_max_sync(~0u, key);
-  return std::uint64_t{most} << 32 |
-         __reduce_max_sync(~0u, key == most ? static_cast<std::uint32_t>(mine) : 0u);
-#else
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const std::uint64_t other = __shfl_xor_sync(~0u, mine, offset);
-    mine = other > mine ? other : mine;
-  }
-  return mine;
-#endif
-}
 
 /// The best of a thread's share of [first, last), whose lines are whole and aligned 16-byte vectors.
 __device__ std::uint64_t best_of_vectors(const float* logits, int first, int last) {
@@ -45,8 +24,8 @@ __device__ std::uint64_t best_of_vectors(const float* logits, int first, int las
     for (int i = 0; i < together; ++i) {
       const int id = at + 4 * threads * i;
       if (id >= last) break;
-      best = max(best, max(max(ranked(each[i].x, id), ranked(each[i].y, id + 1)),
-                           max(ranked(each[i].z, id + 2), ranked(each[i].w, id + 3))));
+      best = max(best, max(max(ranked_logit(each[i].x, id), ranked_logit(each[i].y, id + 1)),
+                           max(ranked_logit(each[i].z, id + 2), ranked_logit(each[i].w, id + 3))));
     }
   }
   return best;
@@ -78,7 +57,7 @@ __global__ void __launch_bounds__(threads) STEPGRAPH_CLUSTER(Cluster)
   } else {
 #pragma unroll 4
     for (int id = first + static_cast<int>(threadIdx.x); id < last; id += threads)
-      if (!allowed || (allowed[id >> 5] >> (id & 31) & 1u)) best = max(best, ranked(logits[id], id));
+      if (!allowed || (allowed[id >> 5] >> (id & 31) & 1u)) best = max(best, ranked_logit(logits[id], id));
   }
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   best = largest_of_warp(best);
@@ -93,8 +72,8 @@ __global__ void __launch_bounds__(threads) STEPGRAPH_CLUSTER(Cluster)
     if (rank == 0 && warp == 0) best = largest_of_warp(lane < Cluster ? of_blocks[lane] : 0);
   }
   if (threadIdx.x != 0 || rank != 0) return;
-  const auto id = static_cast<int>(~static_cast<std::uint32_t>(best));
-  const bool none = best == 0, nan = best >> 32 == ~0u;
+  const int id = detail::id_of_ranked(best);
+  const bool none = best == 0, nan = detail::ranks_nan(best);
   if (nan) p.faults.report(op_id::greedy_sample, row, row_status::nan_logits, id);
   if (none) p.faults.report(op_id::greedy_sample, row, row_status::no_allowed_token, p.vocab_size);
   p.out.store(p.next_token, row, nan ? -1 : none ? -2 : id);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/sample/ranked_logit.cuh"
 #include "kernels/sample/row_head.cuh"
 
 /// Several blocks over one line. A block keeps its part of the line in shared memory, so the line is read once;
@@ -20,8 +21,8 @@ class cluster_row_team {
     // note: two sets in turn, so that what is written next needs no wait for who still reads
     struct letters {
       double sum[blocks];
-      largest_logit largest[blocks];
       double partial[blocks * warps];
+      std::uint64_t ranked[blocks * warps];
       int token;
     } mail[2];
     double chosen_limit;
@@ -74,26 +75,22 @@ class cluster_row_team {
   }
 
   __device__ largest_logit largest(const logits_line& line) {
-    largest_logit best{-INFINITY, -1, INT_MAX};
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    std::uint64_t best = 0;
     for_each(line.vocab_size, [&](int id) {
-      if (!line.allows(id)) return;
-      const float logit = line.logits[id];
-      best = detail::better_logit()(
-          best, isnan(logit) ? largest_logit{-INFINITY, -1, id} : largest_logit{logit, id, INT_MAX});
+      if (line.allows(id)) best = max(best, detail::ranked_logit(line.logits[id], id));
     });
-    best = inner_.reduce_to_first(best);
+    best = detail::largest_of_warp(best);
     auto& mail = next_mail();
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < blocks; ++i) {
-        detail::store_remote(&mail.largest[block()].logit, i, best.logit);
-        detail::store_remote(&mail.largest[block()].id, i, best.id);
-        detail::store_remote(&mail.largest[block()].nan_id, i, best.nan_id);
-      }
-    }
+    if (lane < blocks) detail::store_remote(&mail.ranked[block() * warps + warp], lane, best);
     exchange();
-    best = mail.largest[0];
-    for (int i = 1; i < blocks; ++i) best = detail::better_logit()(best, mail.largest[i]);
-    return best;
+    best = 0;
+    for (int i = lane; i < blocks * warps; i += 32) best = max(best, mail.ranked[i]);
+    best = detail::largest_of_warp(best);
+    if (best == 0) return {-INFINITY, -1, INT_MAX};
+    const int id = detail::id_of_ranked(best);
+    if (detail::ranks_nan(best)) return {-INFINITY, -1, id};
+    return {float_of_key(static_cast<std::uint32_t>(best >> 32)), id, INT_MAX};
   }
 
   template <class Weight>
