@@ -16,7 +16,7 @@ template <class Team>
 class cluster_head {
   static constexpr int blocks = row_cluster_blocks, threads = row_team_threads;
   static constexpr int bins = 256, most_few = 1024;
-  using scan_count = cub::BlockScan<int, threads>;
+  using scan_count = cub::BlockScan<int, threads, cub::BLOCK_SCAN_WARP_SCANS>;
 
   /// A head of the ranking, cut at a distance from the largest logit; and what is known of the entries around it.
   struct head_cut {
@@ -33,7 +33,7 @@ class cluster_head {
   struct storage {
     typename scan_count::TempStorage count;
     std::uint32_t counts[2][blocks][bins];  // at levels in turn
-    std::uint32_t counted[bins];            // of this block
+    std::uint32_t counted[bins];            // of this block, then of all
     int before[blocks];                     // entries of each block in the head
     head_cut cut;
     std::uint64_t elsewhere[blocks];  // mass of each block's other entries
@@ -110,26 +110,26 @@ class cluster_head {
   }
 
   __device__ void count_bins(const logits_line& line, const row_distribution& d, int level,
-                             std::uint32_t base_bits) {
+                             std::uint32_t base) {
     for (int bin = threadIdx.x; bin < bins; bin += threads) shared_.counted[bin] = 0;
     __syncthreads();
-    const int begin = Team::first(line.vocab_size), end = Team::last(line.vocab_size);
-    const int lane = threadIdx.x % 32;
-    // note: lines have many entries in few bins; lanes of one bin add together
-#pragma unroll 4
-    for (int base = begin; base < end; base += threads) {
-      const int id = base + static_cast<int>(threadIdx.x);
-      const int bin = id < end && line.allows(id)
-                          ? bin_of(level, base_bits, distance_bits(line.logits[id], d.max_logit))
-                          : -1;
-      const unsigned same = __match_any_sync(~0u, bin);
-      if (bin >= 0 && lane == __ffs(same) - 1) atomicAdd(&shared_.counted[bin], __popc(same));
-    }
+    team_.for_each(line.vocab_size, [&](int id) {
+      if (!line.allows(id)) return;
+      const int bin = bin_of(level, base, distance_bits(line.logits[id], d.max_logit));
+      if (bin >= 0) atomicAdd(&shared_.counted[bin], 1u);
+    });
     __syncthreads();
     for (int i = threadIdx.x; i < bins * blocks; i += threads)
       detail::store_remote(&shared_.counts[level % 2][Team::block()][i % bins], i / bins,
                            shared_.counted[i % bins]);
     team_.exchange();
+    // of this block no more, but of all
+    for (int bin = threadIdx.x; bin < bins; bin += threads) {
+      std::uint32_t all = 0;
+      for (int b = 0; b < blocks; ++b) all += shared_.counts[level % 2][b][bin];
+      shared_.counted[bin] = all;
+    }
+    __syncthreads();
   }
 
   // by one warp: the first bin at which the head is sure to hold `top_k` entries or, where that is 0, a
@@ -139,15 +139,19 @@ class cluster_head {
     constexpr int each = bins / 32;
     const int lane = threadIdx.x % 32;
     const head_cut outer = level > 0 ? shared_.cut : head_cut{};
-    int count[each], counts = 0;
-    double least[each], most[each], leasts = 0, mosts = 0;
-    for (int i = 0; i < each; ++i) {
-      const int bin = lane * each + i;
-      count[i] = 0;
-      for (int b = 0; b < blocks; ++b) count[i] += static_cast<int>(shared_.counts[level % 2][b][bin]);
-      counts += count[i];
-      leasts += least[i] = count[i] * weight_at(bin_begin(level, base, bin + 1), inverse_temperature);
-      mosts += most[i] = count[i] * weight_at(bin_begin(level, base, bin), inverse_temperature);
+    const auto count_of = [&](int bin) { return static_cast<int>(shared_.counted[bin]); };
+    // a bin's entries weigh at least what its far end weighs, at most what its near end does; where entries are
+    // counted it does not matter
+    const auto weight_from = [&](int bin) {
+      return top_k > 0 ? 0.0 : weight_at(bin_begin(level, base, bin), inverse_temperature);
+    };
+    int counts = 0;
+    double leasts = 0, mosts = 0;
+    for (int bin = lane * each; bin < (lane + 1) * each; ++bin) {
+      const int count = count_of(bin);
+      counts += count;
+      leasts += count * weight_from(bin + 1);
+      mosts += count * weight_from(bin);
     }
     int count_before = counts;
     double least_before = leasts, most_before = mosts;
@@ -167,19 +171,19 @@ class cluster_head {
     least_before += outer.least_before - leasts;
     most_before -= mosts;
     head_cut found{.limit = bin_begin(level, base, bins), .count = all, .bin = -1};
-    for (int i = 0; i < each && found.bin < 0; ++i) {
-      const int next_count = count_before + count[i];
-      const double next_least = least_before + least[i];
-      most_before += most[i];
+    for (int bin = lane * each; bin < (lane + 1) * each && found.bin < 0; ++bin) {
+      const int count = count_of(bin), next_count = count_before + count;
+      const double next_least = least_before + count * weight_from(bin + 1);
+      most_before += count * weight_from(bin);
       const double after = most_here - most_before > 0 ? most_here - most_before : 0.0;
       const double most_after = outer.most_after + after;
       // note: the margin covers the rounding of all that is added up
       const bool enough = top_k > 0 ? next_count >= top_k
                                     : next_least * (1.0 - top_p) - most_after * top_p > 1e-5 * most_of_all;
       if (enough)
-        found = {bin_begin(level, base, lane * each + i + 1),
+        found = {bin_begin(level, base, bin + 1),
                  next_count,
-                 lane * each + i,
+                 bin,
                  count_before,
                  least_before,
                  most_after,

@@ -27,7 +27,7 @@ class block_row_team {
   using reduce_largest = cub::BlockReduce<largest_logit, threads>;
   using reduce_sum = cub::BlockReduce<double, threads>;
   using reduce_mass = cub::BlockReduce<std::uint64_t, threads>;
-  using scan_mass = cub::BlockScan<std::uint64_t, threads>;
+  using scan_mass = cub::BlockScan<std::uint64_t, threads, cub::BLOCK_SCAN_WARP_SCANS>;
 
  public:
   struct storage {

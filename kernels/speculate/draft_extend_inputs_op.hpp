@@ -2,7 +2,6 @@
 
 #include "kernels/metadata/row_vectors.hpp"
 #include "kernels/metadata/token_inputs_op.hpp"
-#include "kernels/prefetch.hpp"
 #include "kernels/speculate/draft_extend_inputs.hpp"
 
 namespace stepgraph {
@@ -17,7 +16,6 @@ struct draft_extend_inputs_op {
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    if (const int row = team.rank(); row < rows()) prefetch_row(row);
     const int live = live_count(p.verify.live_rows, rows());
     const bool plain = p.plain.accepts && *p.plain.accepts == 0;
     for (int row = team.rank(); row < rows(); row += team.size()) {
@@ -41,17 +39,6 @@ struct draft_extend_inputs_op {
   }
 
  private:
-  // a dead row's numbers are there, but not used
-  STEPGRAPH_HD void prefetch_row(int row) const {
-    prefetch(p.verify.cu_seqlens_q + row);
-    prefetch(p.result.emit_count + row);
-    prefetch(p.result.cache_advance + row);
-    prefetch_if(p.plain.accepts, 0);
-    prefetch_if(p.plain.query_counts, row);
-    prefetch(p.result.emitted(row));
-    prefetch(p.result.path_of(row));
-  }
-
   STEPGRAPH_HD std::int32_t token_id(int row, int entry, bool plain) const {
     if (!plain) return p.result.emitted(row)[entry];
     return entry + 1 < p.query_counts[row] ? p.plain.token_ids[p.verify.cu_seqlens_q[row] + entry + 1]

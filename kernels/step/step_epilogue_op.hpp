@@ -1,6 +1,5 @@
 #pragma once
 
-#include "kernels/prefetch.hpp"
 #include "kernels/speculate/finish_rows_op.hpp"
 #include "kernels/speculate/greedy_accept_op.hpp"
 #include "kernels/step/step_epilogue.hpp"
@@ -18,12 +17,10 @@ struct step_epilogue_op {
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    if (const int row = team.rank(); row < rows()) prefetch_row(row);
     const int live = guard_off("pad-scope") ? p.rows : live_count(p.live_rows, p.rows);
     const int slot = p.header->result_slot;
     const bool wanted = slot >= 0 && slot < p.result_slots;
     for (int row = team.rank(); row < rows(); row += team.size()) {
-      if (row < live) prefetch_request(row);
       if (p.accepts && p.accept.argmax) greedy_accept_op{p.accept}.walk(row, row < live);
       if (row >= live) continue;
       const row_result result = p.accepts ? accepted(row) : sampled(row);
@@ -37,31 +34,6 @@ struct step_epilogue_op {
   }
 
  private:
-  // a dead row's numbers are there, but not used
-  STEPGRAPH_HD void prefetch_row(int row) const {
-    prefetch(&p.header->result_slot);
-    prefetch(p.requests + row);
-    prefetch(p.query_counts + row);
-    prefetch(p.cache_seqlens + row);
-    prefetch(p.row_status + row);
-    prefetch(p.following + row);
-    if (p.accepts) {
-      prefetch(p.accept.verify.cu_seqlens_q + row);
-      prefetch(p.accept.verify.cu_seqlens_q + row + 1);
-    } else {
-      prefetch(p.next_token + row);
-    }
-    if (p.finish.finished && p.finish.end_id_count > 0) prefetch(p.finish.end_ids);
-  }
-
-  STEPGRAPH_HD void prefetch_request(int row) const {
-    const std::int32_t request = p.requests[row];
-    if (!p.finish.finished || request < 0 || request >= p.finish.request_count) return;
-    prefetch(p.finish.finished + request);
-    prefetch_if(p.finish.budget, request);
-    prefetch_if(p.finish.stop_flags, request);
-  }
-
   STEPGRAPH_HD bool ran(int row) const {
     return guard_off("pad-scope") || (p.query_counts[row] > 0 && p.row_status[row] == 0);
   }

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "kernels/guard.hpp"
-#include "kernels/prefetch.hpp"
 #include "kernels/step/request_state.hpp"
 
 namespace stepgraph {
@@ -62,20 +61,10 @@ STEPGRAPH_HD void join(const step_rows_params& p, std::int32_t request, std::int
   if (p.state.first_draft) p.state.first_draft[request] = -1;
 }
 
-/// What the steps of a round want of a request.
-STEPGRAPH_HD void prefetch_state(const request_state& state, std::int32_t request) {
-  prefetch(state.seq_lens + request);
-  prefetch(state.last_token + request);
-  prefetch_if(state.token_capacity, request);
-  prefetch_if(state.finished, request);
-  prefetch_if(state.first_draft, request);
-}
-
 // note: what the row and its request have is read before anything is written, so that two latencies cover it
 STEPGRAPH_HD void gather_row(const step_rows_params& p, int row, bool live) {
   std::int32_t request = live ? p.requests_in[row] : 0;
   std::int32_t count = live ? p.counts_in[row] : 0;
-  if (live && p.state.has(request)) prefetch_state(p.state, request);
   const std::int32_t joins = live ? p.joins_in[row] : -1, capacity = live ? p.capacities_in[row] : 0;
   if (!p.state.has(request)) {
     p.faults.report(op_id::step_prologue, row, row_status::request_out_of_range, request);
@@ -105,13 +94,6 @@ STEPGRAPH_HD void gather_row(const step_rows_params& p, int row, bool live) {
 /// (row = rank, rank + size, ...); a sync() makes them, and the page table, readable to all.
 template <class Team>
 STEPGRAPH_HD void gather_rows(Team& team, const step_rows_params& p) {
-  if (const int row = team.rank(); row < p.rows) {
-    prefetch(p.requests_in + row);
-    prefetch(p.counts_in + row);
-    prefetch(p.token_starts + row);
-    prefetch(p.capacities_in + row);
-    prefetch(p.joins_in + row);
-  }
   const int live = live_count(&p.header->live_rows, p.rows);
   if (team.rank() == 0) {
     *p.live_rows = live;

@@ -13,11 +13,6 @@ struct verify_prologue_op {
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    if (const int row = team.rank(); row < p.rows.rows && p.drafts.chain) {
-      prefetch(p.drafts.seq_lens + row);
-      for (int step = 0; step < p.drafts.max_steps && step < 4; ++step)
-        prefetch(p.drafts.chain + step * std::int64_t{p.rows.rows} + row);
-    }
     gather_rows(team, p.rows);
     // note: a thread's rows are its own, so what was gathered may be read
     const int live = live_count(&p.rows.header->live_rows, p.rows.rows);
