@@ -158,16 +158,26 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
     const auto& nodes = times.nodes[static_cast<int>(kind)];
     for (std::size_t i = 1; i < nodes.size(); ++i) {
       const time_statistics& time = nodes[i].time;
-      const char* name = std::string(nodes[i].name) == "body" ? "choose_tokens" : nodes[i].name;
-      std::printf("  %-14s %-22s mean %6.2f us, least %6.2f, most %6.2f\n", to_string(kind), name,
+      const bool chooses = std::string(nodes[i].name) == "body";
+      const char* name = chooses ? "choose_tokens" : nodes[i].name;
+      // logits read once; a sampled draft also writes its probabilities
+      const std::int64_t lines = kind == step_kind::target_verify ? batch * width : batch;
+      const std::int64_t bytes =
+          chooses ? 4 * lines * how.vocab_size * (sampled && kind != step_kind::target_verify ? 2 : 1) : 0;
+      std::printf("  %-14s %-22s mean %6.2f us, least %6.2f, most %6.2f", to_string(kind), name,
                   time.mean() - clock, time.smallest - clock, time.largest - clock);
+      if (chooses)
+        std::printf(", %.2f MB, %.2f TB/s", 1e-6 * double(bytes),
+                    1e-6 * double(bytes) / (time.mean() - clock));
+      std::printf("\n");
       round += time.mean() - clock;
       report.add(std::string("round/") + to_string(kind) + "/" + name,
                  {{"batch", batch}, {"draft_length", how.draft_length}, {"sampled", sampled}, {"node", i}},
                  {.median = time.mean() - clock,
                   .minimum = time.smallest - clock,
                   .maximum = time.largest - clock,
-                  .count = static_cast<int>(time.count)});
+                  .count = static_cast<int>(time.count)},
+                 bytes);
     }
   }
   std::printf("  all nodes: %.2f us\n", round);

@@ -137,10 +137,9 @@ struct answered {
   speculation_statistics did;
 };
 
-answered answer(step_executor& executor, const subject& s, const options& how, const way& by) {
+answered answer(step_executor& executor, const subject& s, const options& how, const way& by, int most) {
   speculative_loop loop(executor, by.how);
-  const std::size_t count =
-      by.how.eager ? std::min<std::size_t>(how.eager_questions, s.prompts.size()) : s.prompts.size();
+  const std::size_t count = std::min<std::size_t>(most, s.prompts.size());
   answered all;
   all.texts.resize(count);
   std::vector<clock_type::time_point> begun(count), ended(count);
@@ -172,11 +171,11 @@ void compare_ways(const options& how, const subject& s, bench::report& report) {
   const std::vector<way> ways = all_ways(how);
   std::vector<std::vector<double>> rates(ways.size());
   std::vector<answered> last(ways.size());
-  answer(executor, s, how, ways[0]);  // warm
+  answer(executor, s, how, ways[0], how.count);  // warm
   for (int repeat = 0; repeat < how.repeats; ++repeat)
     for (std::size_t w = 0; w < ways.size(); ++w) {
       if (repeat > 0 && ways[w].how.eager) continue;
-      last[w] = answer(executor, s, how, ways[w]);
+      last[w] = answer(executor, s, how, ways[w], ways[w].how.eager ? how.eager_questions : how.count);
       rates[w].push_back(double(last[w].tokens) / last[w].seconds);
     }
   if (const auto fault = executor.fault())
@@ -199,7 +198,8 @@ void compare_ways(const options& how, const subject& s, bench::report& report) {
                {.median = 1e6 / rate,
                 .minimum = 1e6 / rates[w].back(),
                 .maximum = 1e6 / rates[w].front(),
-                .count = static_cast<int>(rates[w].size())});
+                .count = static_cast<int>(rates[w].size())},
+               0, w > 0 ? "plain, captured" : "", 1e6 / plain);
     report.note_row("tokens_a_second", rate);
     report.note_row("times_plain_captured", rate / plain);
     report.note_row("tokens_a_round", a_round);
@@ -275,10 +275,11 @@ void time_gaps(const options& how, const subject& s, int draft_length, bench::re
   for (const step_timing timing : {step_timing::off, step_timing::steps}) {
     step_executor executor = make_executor(how, s, timing);
     executor.capture();
-    answer(executor, s, how, by);
+    constexpr int questions = 6;
+    answer(executor, s, how, by, questions);
     std::vector<double> each;
     for (int i = 0; i < 3; ++i) {
-      const answered all = answer(executor, s, how, by);
+      const answered all = answer(executor, s, how, by, questions);
       each.push_back(1e6 * all.seconds / double(all.did.rounds));
     }
     std::ranges::sort(each);
