@@ -45,18 +45,21 @@ class fixed_logits {
   buffer block_;
 };
 
-enum class bodies { greedy, sampled, empty };
+enum class bodies { empty, greedy_whole, greedy, sampled };
 
-/// Rounds with bodies that choose tokens are timed node by node; those whose bodies are empty as a whole, so that
-/// nodes may overlap as they do in use. There the tokens are those that the eager warm-up left, all 0.
+/// Rounds with bodies that choose tokens are timed node by node; those whose bodies are empty, or greedy ones once
+/// more, as a whole, so that nodes may overlap as they do in use. Where bodies are empty the tokens are those that
+/// the eager warm-up left, all 0.
 void measure(const options& how, int batch, bodies body, bench::report& report) {
-  const bool sampled = body == bodies::sampled, empty = body == bodies::empty;
+  const bool sampled = body == bodies::sampled, empty = body == bodies::empty,
+             whole = empty || body == bodies::greedy_whole;
   const device where = device::cuda();
   const stream at(where);
   const int width = how.draft_length + 1;
   const fixed_logits logits(at, batch * width, how.vocab_size);
   std::vector<step_definition> steps;
   std::optional<step_context> seen;
+  std::int32_t* first_drafts = nullptr;
   for (const step_kind kind :
        {step_kind::extend, step_kind::target_verify, step_kind::draft_extend, step_kind::draft_decode})
     steps.push_back({.kind = kind,
@@ -65,8 +68,8 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
                          [&, kind](const step_context& step) {
                            if (kind == step_kind::target_verify) seen = step;
                            if (!empty) return choose_tokens(step, logits.head());
-                           // a first draft is good for one round: that is set anew, by a node of its own
-                           if (step.stream.is_capturing() && kind != step_kind::draft_extend) return;
+                           if (kind == step_kind::draft_extend) first_drafts = step.next_token;
+                           if (step.stream.is_capturing()) return;
                            const auto zero = [&](std::int32_t* tokens, int count) {
                              if (tokens) step.stream.fill(tokens, 0, 4ul * count);
                            };
@@ -92,7 +95,7 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
        .draft = draft_shape{.layout = layout, .hidden_size = 64, .vocab_size = how.vocab_size},
        .draft_lengths = {how.draft_length},
        .finish = finish_options{{2, 3}},
-       .timing = empty ? step_timing::steps : step_timing::nodes});
+       .timing = whole ? step_timing::steps : step_timing::nodes});
   executor.capture();
   const std::vector<std::int32_t> prompt{1};
   std::vector<step_row> rows;
@@ -107,33 +110,41 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
   const auto wait = [&](const step_round& round) { return executor.wait(*executor.replay(round)); };
   wait({.kind = step_kind::extend, .rows = rows, .extend_draft = true});
   for (step_row& row : rows) row = {.request = row.request, .tokens = width};
+  // a first draft is good for one round: where no body makes it anew, that is done between rounds
+  const auto set_first_drafts = [&] {
+    if (empty) at.ref().fill(first_drafts, 0, 4ul * batch);
+  };
+  set_first_drafts();
   std::int64_t emitted = 0;
-  for (int i = 0; i < how.rounds; ++i)
+  for (int i = 0; i < how.rounds; ++i) {
     for (const row_result& each : wait({.kind = step_kind::target_verify,
                                   .rows = rows,
                                   .draft_length = how.draft_length,
                                   .extend_draft = true}))
       emitted += each.count;
+    set_first_drafts();
+  }
   at.synchronize();
   const step_times& times = executor.statistics().times;
-  if (empty) {
+  if (whole) {
     double all = 0;
-    std::printf("\nbatch %d, K %d, greedy, bodies empty: %.2f tokens a row and round\n", batch,
-                how.draft_length, double(emitted) / (double(how.rounds) * batch));
+    const std::string what = empty ? "all bookkeeping" : "all bookkeeping and argmax";
+    std::printf("\nbatch %d, K %d, greedy, bodies %s: %.2f tokens a row and round\n", batch, how.draft_length,
+                empty ? "empty" : "of an argmax", double(emitted) / (double(how.rounds) * batch));
     for (const step_kind kind :
          {step_kind::draft_decode, step_kind::target_verify, step_kind::draft_extend}) {
       const time_statistics& time = times.by_kind[static_cast<int>(kind)];
       std::printf("  %-14s from begin to end %6.2f us, least %6.2f\n", to_string(kind), time.mean(),
                   time.smallest);
       all += time.mean();
-      report.add(std::string("round/") + to_string(kind) + "/all bookkeeping",
+      report.add(std::string("round/") + to_string(kind) + "/" + what,
                  {{"batch", batch}, {"draft_length", how.draft_length}},
                  {.median = time.mean(),
                   .minimum = time.smallest,
                   .maximum = time.largest,
                   .count = static_cast<int>(time.count)});
     }
-    std::printf("  the round's bookkeeping: %.2f us, three readings of the clock included\n", all);
+    std::printf("  the round's: %.2f us, three readings of the clock included\n", all);
     return;
   }
   double clock = 1e9, round = 0;
@@ -147,16 +158,26 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
     const auto& nodes = times.nodes[static_cast<int>(kind)];
     for (std::size_t i = 1; i < nodes.size(); ++i) {
       const time_statistics& time = nodes[i].time;
-      const char* name = std::string(nodes[i].name) == "body" ? "choose_tokens" : nodes[i].name;
-      std::printf("  %-14s %-22s mean %6.2f us, least %6.2f, most %6.2f\n", to_string(kind), name,
+      const bool chooses = std::string(nodes[i].name) == "body";
+      const char* name = chooses ? "choose_tokens" : nodes[i].name;
+      // logits read once; a sampled draft also writes its probabilities
+      const std::int64_t lines = kind == step_kind::target_verify ? batch * width : batch;
+      const std::int64_t bytes =
+          chooses ? 4 * lines * how.vocab_size * (sampled && kind != step_kind::target_verify ? 2 : 1) : 0;
+      std::printf("  %-14s %-22s mean %6.2f us, least %6.2f, most %6.2f", to_string(kind), name,
                   time.mean() - clock, time.smallest - clock, time.largest - clock);
+      if (chooses)
+        std::printf(", %.2f MB, %.2f TB/s", 1e-6 * double(bytes),
+                    1e-6 * double(bytes) / (time.mean() - clock));
+      std::printf("\n");
       round += time.mean() - clock;
       report.add(std::string("round/") + to_string(kind) + "/" + name,
                  {{"batch", batch}, {"draft_length", how.draft_length}, {"sampled", sampled}, {"node", i}},
                  {.median = time.mean() - clock,
                   .minimum = time.smallest - clock,
                   .maximum = time.largest - clock,
-                  .count = static_cast<int>(time.count)});
+                  .count = static_cast<int>(time.count)},
+                 bytes);
     }
   }
   std::printf("  all nodes: %.2f us\n", round);
@@ -193,7 +214,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     bench::report report(device::cuda(), how.commit);
-    for (const bodies body : {bodies::empty, bodies::greedy, bodies::sampled})
+    for (const bodies body : {bodies::empty, bodies::greedy_whole, bodies::greedy, bodies::sampled})
       for (const int batch : how.batches) measure(how, batch, body, report);
     report.write(how.out);
   } catch (const std::exception& failure) {

@@ -90,7 +90,11 @@ step_executor make_executor(const options& wanted, const llama::llama_model& mod
                            .hidden_size = draft ? draft->shape().hidden_size : 0};
   std::vector<step_definition> steps =
       model.steps(llama::step_choice{.verify = most > 0, .sampled = sampled, .trees = trees});
-  executor_options how{.poison = wanted.poison,
+  // a verify step of any K has a bucket of its own width
+  std::vector<int> widths;
+  for (int k = 1; k <= most; ++k) widths.push_back(rows * (k + 1));
+  executor_options how{.token_buckets = bucket_policy::powers_of_two(limits.max_step_tokens).with(widths),
+                       .poison = wanted.poison,
                        .finish = finish_options{{end_of_turn}},
                        .timing = wanted.no_times ? step_timing::off : step_timing::steps};
   if (draft) {

@@ -25,6 +25,15 @@ bucket_policy bucket_policy::exactly(std::vector<int> sizes) {
   return bucket_policy(std::move(sizes));
 }
 
+bucket_policy bucket_policy::with(std::span<const int> sizes) const {
+  std::vector<int> all = sizes_;
+  for (const int size : sizes)
+    if (size > 0 && size < largest()) all.push_back(size);
+  std::ranges::sort(all);
+  all.erase(std::ranges::unique(all).begin(), all.end());
+  return bucket_policy(std::move(all));
+}
+
 int bucket_policy::bucket_for(int count) const {
   const auto found = std::ranges::lower_bound(sizes_, count);
   STEPGRAPH_EXPECTS(found != sizes_.end(), "bucket_policy: ", count, " is over the largest bucket, ",

@@ -16,6 +16,9 @@ class bucket_policy {
   /// These sizes. Throws `invalid_argument` unless they are positive and ascending.
   static bucket_policy exactly(std::vector<int> sizes);
 
+  /// The same and these sizes besides, as far as they are positive and not over the largest.
+  bucket_policy with(std::span<const int> sizes) const;
+
   /// The smallest bucket of at least `count`. Throws `invalid_argument` naming the largest if none holds it.
   int bucket_for(int count) const;
 

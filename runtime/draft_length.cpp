@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "graphs/error.hpp"
 
@@ -14,8 +15,15 @@ constexpr double draft_share = 0.1;      // what a further draft is taken to cos
 
 }  // namespace
 
-draft_length_policy::draft_length_policy(int most) : most_(most), kept_(most, 0.0), tried_(most, 0.0) {
+draft_length_policy::draft_length_policy(int most, std::span<const int> lengths)
+    : most_(most), lengths_{0}, kept_(std::max(most, 0), 0.0), tried_(std::max(most, 0), 0.0) {
   STEPGRAPH_EXPECTS(most >= 0, "draft_length_policy: most must not be negative, got ", most);
+  for (int length = 1; length <= most; ++length)
+    if (lengths.empty() || std::ranges::count(lengths, length) > 0) lengths_.push_back(length);
+}
+
+int draft_length_policy::at_most(int drafts) const {
+  return *std::prev(std::ranges::upper_bound(lengths_, std::max(drafts, 0)));
 }
 
 int draft_length_policy::batch_of(int rows) {
@@ -46,20 +54,21 @@ double draft_length_policy::expected_seconds(int drafts, int rows) const {
 }
 
 int draft_length_policy::choose(int rows) {
-  int best = 0;
+  int best = 0;  // of lengths_
   double most = 0;
-  for (int drafts = 0; drafts <= most_; ++drafts) {
-    const double rate = expected_tokens(drafts) / expected_seconds(drafts, rows);
+  const int last = static_cast<int>(lengths_.size()) - 1;
+  for (int i = 0; i <= last; ++i) {
+    const double rate = expected_tokens(lengths_[i]) / expected_seconds(lengths_[i], rows);
     if (rate > most) {
       most = rate;
-      best = drafts;
+      best = i;
     }
   }
   ++rounds_;
-  if (rounds_ % try_every != 0) return best;
+  if (rounds_ % try_every != 0) return lengths_[best];
   // one more and one less in turn
   const int neighbour = rounds_ / try_every % 2 == 1 ? best + 1 : best - 1;
-  return std::clamp(neighbour < 0 ? best + 1 : neighbour > most_ ? best - 1 : neighbour, 0, most_);
+  return lengths_[std::clamp(neighbour < 0 ? best + 1 : neighbour > last ? best - 1 : neighbour, 0, last)];
 }
 
 void draft_length_policy::note_row(int drafted, int accepted) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace stepgraph {
@@ -11,10 +12,14 @@ namespace stepgraph {
 /// measures stay true. Deterministic in what it is told.
 class draft_length_policy {
  public:
-  explicit draft_length_policy(int most);
+  /// `lengths`: the K over 0 that it may choose; empty: 1 to `most`.
+  explicit draft_length_policy(int most, std::span<const int> lengths = {});
 
-  /// K for the next round of `rows` rows, 0 to `most`.
+  /// K for the next round of `rows` rows: 0, or one of the lengths.
   int choose(int rows);
+
+  /// The largest K not over `drafts` that it may choose.
+  int at_most(int drafts) const;
 
   /// A row verified `drafted` drafts, of which the first `accepted` were kept.
   void note_row(int drafted, int accepted);
@@ -36,6 +41,7 @@ class draft_length_policy {
   static int batch_of(int rows);
 
   int most_;
+  std::vector<int> lengths_;  // 0 first, ascending
   std::uint64_t rounds_ = 0;
   std::vector<double> kept_, tried_;          // [most] decayed counts of the k-th draft
   std::vector<std::vector<measured>> costs_;  // [batch][most + 1]

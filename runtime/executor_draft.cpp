@@ -84,6 +84,7 @@ void step_executor::state::enqueue_draft_decode(const step_key& key, const step_
                           .max_context = limits.max_context,
                           .seq_lens = own.seq_lens,
                           .query_counts = own.query_counts,
+                          .drafting = buffers.drafting,
                           .cu_seqlens_q = own.cu_seqlens_q,
                           .row_of = own.row_of,
                           .last_row = own.last_row,
@@ -107,6 +108,9 @@ void step_executor::state::enqueue_draft_decode(const step_key& key, const step_
                                 .position = own.positions});
   mark_node(key, "draft_steps_metadata");
   step_context made = draft_context(key, step);
+  // a row that sits out has a token all the same, of which nothing may be asked: it sees no key, so its logits
+  // may be anything
+  made.query_counts = buffers.drafting;
   const std::int64_t rows = key.rows;
   for (int number = 1; number <= key.steps; ++number) {
     const std::int64_t line = (number - 1) * rows;

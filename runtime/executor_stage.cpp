@@ -74,6 +74,12 @@ void step_executor::state::stage(const plan& wanted, const step_round& round, in
   const std::size_t end = patch_count > 0  ? patch_offset + sizeof(page_patch) * patch_count
                           : join_count > 0 ? layout.joins() + sizeof(request_join) * join_count
                                            : layout.joins();
+  // note: from pageable memory the driver takes what is this small into its own queue at once, and the device is
+  // spared a transfer by the copy engine between two rounds; what is larger might make the host wait
+  if (!where.is_host() && end <= direct_staging.size()) {
+    std::copy_n(block, end, direct_staging.data());
+    return stream.copy(buffers.staging, direct_staging.data(), end);
+  }
   stream.copy(buffers.staging, block, end);
 }
 

@@ -90,7 +90,7 @@ bool speculative_loop::state::launch_prompts() {
   return true;
 }
 
-/// K of the next round: never more than a step has room for.
+/// K of the next round: never more than a step has room for, nor one of the policy's that was not captured.
 int speculative_loop::state::choose_draft_length(int row_count) {
   if (options.drafts.from == draft_source::where::nowhere) return 0;
   const int wanted = options.choose_draft_length ? options.choose_draft_length(statistics.rounds, row_count)
@@ -98,7 +98,8 @@ int speculative_loop::state::choose_draft_length(int row_count) {
                                                  : options.draft_length;
   STEPGRAPH_EXPECTS(wanted >= 0 && wanted <= options.draft_length, "speculative_loop: a draft length of ",
                     wanted, " was chosen, the most is ", options.draft_length);
-  return std::max(std::min(wanted, executor.limits().max_step_tokens / row_count - 1), 0);
+  const int room = executor.limits().max_step_tokens / row_count - 1;
+  return wanted <= room ? wanted : policy.at_most(room);
 }
 
 /// A row of a round: the request's last token, and its drafts or what the device has of them.

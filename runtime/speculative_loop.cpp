@@ -9,7 +9,10 @@
 namespace stepgraph {
 
 speculative_loop::state::state(step_executor& executor, speculative_options wanted)
-    : executor(executor), options(std::move(wanted)), policy(std::max(options.draft_length, 0)) {
+    : executor(executor),
+      options(std::move(wanted)),
+      policy(std::max(options.draft_length, 0),
+             drafts_on_device() ? executor.draft_lengths() : std::vector<int>{}) {
   const step_limits& limits = executor.limits();
   STEPGRAPH_EXPECTS(options.draft_length >= 0 && options.draft_length <= limits.max_draft_tokens,
                     "speculative_loop: draft_length ", options.draft_length, " is over max_draft_tokens ",

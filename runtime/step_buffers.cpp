@@ -83,6 +83,7 @@ std::size_t plan_step(bound_plan& plan, const buffer_sizes& sizes, step_buffers&
   plan.add(buffers.draft, draft_names, draft ? by_step : 0, draft ? std::max(tokens, by_step) : 0);
   plan.add(buffers.hidden_row, "draft_hidden_row", draft ? tokens : 0);
   plan.add(buffers.out_line, "draft_out_line", draft ? rows : 0);
+  plan.add(buffers.drafting, "draft_drafting", draft ? rows : 0);
   plan.add(buffers.chain, "draft_chain", draft ? by_step : 0);
   plan.add(buffers.feed, "draft_feed", draft ? by_step : 0);
   for (float*& each : buffers.chain_hidden) plan.add(each, "draft_chain_hidden", rows * hidden);

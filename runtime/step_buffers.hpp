@@ -61,7 +61,7 @@ struct step_buffers {
 
   // of the draft's steps: by token and row, or by step and row
   step_vectors draft;
-  std::int32_t *hidden_row, *out_line;
+  std::int32_t *hidden_row, *out_line, *drafting;
   std::int32_t *chain, *feed;      // [max steps, rows] d2, d3, ...; what the step after it is fed
   float* chain_hidden[2];          // [rows, hidden_size], in turn
   std::span<std::byte> undefined;  // the part of the step's block that holds all of the above

@@ -55,7 +55,7 @@ struct step_context {
 
   const std::int32_t* live_rows;      // one number, n
   const std::int32_t* requests;       // [rows] line of the request table
-  const std::int32_t* query_counts;   // [rows] E
+  const std::int32_t* query_counts;   // [rows] E; in draft_decode 0 for a row that sits the drafts out
   const std::int32_t* cache_seqlens;  // [rows] tokens in the cache, this step's included
   const std::int32_t* cu_seqlens_q;   // [rows + 1]
   const std::int32_t* cu_seqlens_k;   // [rows + 1]

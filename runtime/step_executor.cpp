@@ -170,6 +170,12 @@ std::int64_t step_executor::length_bound(request_id request) const {
 bool step_executor::has_draft() const {
   return state_->options.draft.has_value();
 }
+std::vector<int> step_executor::draft_lengths() const {
+  if (!has_draft() || state_->limits.max_draft_tokens < 1) return {};
+  std::vector<int> lengths{1};
+  for (const int steps : state_->step_counts(step_kind::draft_decode)) lengths.push_back(steps + 1);
+  return lengths;
+}
 bool step_executor::finishes() const {
   return state_->options.finish.has_value();
 }

@@ -202,7 +202,11 @@ class step_executor {
   std::int64_t length_bound(request_id request) const;
 
   bool has_draft() const;  // options.draft was given
-  bool finishes() const;   // options.finish was given
+
+  /// K over 0 of rounds with drafts of the model that graphs can be captured for, ascending: 1, which needs no
+  /// draft decodes, and those of `executor_options::draft_lengths`. Empty without a draft.
+  std::vector<int> draft_lengths() const;
+  bool finishes() const;  // options.finish was given
 
  private:
   struct state;

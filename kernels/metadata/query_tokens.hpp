@@ -52,11 +52,15 @@ STEPGRAPH_HD int find_row(const std::int32_t* cu_seqlens_q, int rows, int token)
 }
 
 STEPGRAPH_HD token_place place_of(const row_lengths& lengths, const query_tokens& query,
-                                  const std::int32_t* cu_seqlens_q, int token) {
-  const int row = find_row(cu_seqlens_q, lengths.rows, token);
+                                  const std::int32_t* cu_seqlens_q, int row, int token) {
   const std::int32_t number = token - cu_seqlens_q[row];
   const std::int64_t causal = lengths.length(row) - query.count(lengths, row) + number + 1;
   return {row, number, causal > 0 ? causal : 0};
+}
+
+STEPGRAPH_HD token_place place_of(const row_lengths& lengths, const query_tokens& query,
+                                  const std::int32_t* cu_seqlens_q, int token) {
+  return place_of(lengths, query, cu_seqlens_q, find_row(cu_seqlens_q, lengths.rows, token), token);
 }
 
 /// Writes cu_seqlens_q [rows + 1] unless it is null, reporting counts that were clamped or cut off; a sync()

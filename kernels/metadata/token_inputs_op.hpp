@@ -15,21 +15,36 @@ struct token_inputs_op {
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
+    vectors(team, false, [](int, const token_place&, bool) {});
+  }
+
+  /// The same, and `visit(token, place, live)` for each captured token. `short_rows`: rows have few tokens, so
+  /// that their threads write whose they are, and nobody need search.
+  template <class Team, class Visit>
+  STEPGRAPH_HD void vectors(Team& team, bool short_rows, const Visit& visit) const {
     const query_tokens query{p.query_counts, false, p.max_query_count, p.tokens};
-    scan_query_tokens(team, p.lengths, query, p.cu_seqlens_q, p.faults, id, query.first_raw(team, p.lengths),
-                      [&](int row, int first, int end) {
-                        p.lengths.length_reported(row, p.faults, id);
-                        if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
-                      });
+    const std::int32_t live_tokens = scan_query_tokens(
+        team, p.lengths, query, p.cu_seqlens_q, p.faults, id, query.first_raw(team, p.lengths),
+        [&](int row, int first, int end) {
+          p.lengths.length_reported(row, p.faults, id);
+          if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
+          for (int token = first; short_rows && token < end; ++token) p.row_of[token] = row;
+        });
     team.sync();
-    const std::int32_t live_tokens = p.cu_seqlens_q[p.lengths.rows];
-    for (int token = team.rank(); token < p.tokens; token += team.size())
-      token_vectors(query, token, token < live_tokens);
+    for (int token = team.rank(); token < p.tokens; token += team.size()) {
+      token_place at{0, 0, 0};
+      const bool live = token < live_tokens;
+      if (live)
+        at = short_rows ? place_of(p.lengths, query, p.cu_seqlens_q, p.row_of[token], token)
+                        : place_of(p.lengths, query, p.cu_seqlens_q, token);
+      token_vectors(query, token, at, live);
+      visit(token, at, live);
+    }
   }
 
  private:
-  STEPGRAPH_HD void token_vectors(const query_tokens& query, int token, bool live) const {
-    const token_place at = live ? place_of(p.lengths, query, p.cu_seqlens_q, token) : token_place{0, 0, 0};
+  STEPGRAPH_HD void token_vectors(const query_tokens& query, int token, const token_place& at,
+                                  bool live) const {
     std::int64_t position = at.causal > 0 ? at.causal - 1 : 0;
     if (live && p.depth) {
       position = p.lengths.length(at.row) - query.count(p.lengths, at.row) + p.depth[token];

@@ -29,9 +29,28 @@ struct found_digit {
 /// the same answer, which depends on the line alone, not on timing.
 class host_row_team {
  public:
+  static constexpr bool compares_few = false;
   static constexpr int rank() { return 0; }
   static constexpr int size() { return 1; }
   static void sync() {}
+  /// One thread of each set of threads that share an op's scratch.
+  static constexpr bool writes_scratch() { return true; }
+
+  /// `visit(entry)` once for each entry of a line, by whichever thread has it at hand.
+  template <class Visit>
+  static void for_each(int vocab_size, const Visit& visit) {
+    for (int entry = 0; entry < vocab_size; ++entry) visit(entry);
+  }
+
+  /// The line as the team holds it: the same numbers, nearer. Later passes should be given this one.
+  static logits_line hold(const logits_line& line) { return line; }
+
+  /// `use(team, head)`, where `head` holds all entries that the filters may leave, and perhaps others.
+  template <class Use>
+  void narrow(const logits_line& line, const sampling_settings&, const row_distribution&, bool,
+              const Use& use) {
+    use(*this, line);
+  }
 
   static largest_logit largest(const logits_line& line) {
     largest_logit best{-INFINITY, -1, INT_MAX};

@@ -12,6 +12,7 @@ struct sample_tokens_op {
   sample_tokens_params p;
 
   STEPGRAPH_HD int rows() const { return p.rows; }
+  STEPGRAPH_HD int vocab_size() const { return p.vocab_size; }
 
   template <class Team>
   STEPGRAPH_HD void row(Team& team, scratch&, int row) const {
@@ -23,13 +24,18 @@ struct sample_tokens_op {
     const logits_line line{p.logits + row * p.logits_stride,
                            p.allowed.words ? p.allowed.words + row * p.allowed.stride : nullptr,
                            p.vocab_size};
-    const row_distribution d = make_distribution(team, line, settings, p.unfiltered_logprobs != nullptr);
+    const logits_line held = team.hold(line);
+    int token = -1;
+    const row_distribution d =
+        make_distribution(team, held, settings, p.unfiltered_logprobs != nullptr, p.probabilities != nullptr,
+                          [&](auto& few, const logits_line& head, const row_distribution& of) {
+                            token = head.id(draw(few, head, of, settings, row));
+                          });
     if (d.status != 0) return fault(team, row, static_cast<row_status>(d.status), d.nan_id);
-    const int token = draw(team, line, d, settings, row);
+    if (is_greedy(settings)) token = d.best;  // nothing to draw, and nothing to pass over
     if (p.probabilities) {
       float* const out = p.probabilities + p.out.line_of(row) * p.probabilities_stride;
-      for (int id = team.rank(); id < p.vocab_size; id += team.size())
-        out[id] = static_cast<float>(d.probability(line, id));
+      team.for_each(p.vocab_size, [&](int id) { out[id] = static_cast<float>(d.probability(held, id)); });
     }
     if (team.rank() != 0) return;
     p.out.store(p.next_token, row, token);
@@ -43,13 +49,11 @@ struct sample_tokens_op {
   template <class Team>
   STEPGRAPH_HD int draw(Team& team, const logits_line& line, const row_distribution& d,
                         const sampling_settings& s, int row) const {
-    // nothing to draw, and nothing to pass over
-    if (is_greedy(s)) return d.best;
-    const auto weight = [&](int id) { return d.weight(line, id); };
+    const auto weight = [&](int entry) { return d.weight(line, entry); };
     const auto position = static_cast<std::uint32_t>(p.position[row] + p.position_offset);
     if (p.purpose == draw_purpose::draft_draw)
-      return draw_token(team, p.vocab_size, weight, draft_draw(random_of(s), position, p.node));
-    return draw_token(team, p.vocab_size, weight, bonus_draw(random_of(s), position, p.node));
+      return draw_token(team, line.vocab_size, weight, draft_draw(random_of(s), position, p.node));
+    return draw_token(team, line.vocab_size, weight, bonus_draw(random_of(s), position, p.node));
   }
 
   template <class Team>

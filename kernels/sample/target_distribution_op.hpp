@@ -12,6 +12,7 @@ struct target_distribution_op {
   target_distribution_params p;
 
   STEPGRAPH_HD int rows() const { return p.tokens; }
+  STEPGRAPH_HD int vocab_size() const { return p.vocab_size; }
 
   template <class Team>
   STEPGRAPH_HD void row(Team& team, scratch&, int token) const {
@@ -22,7 +23,8 @@ struct target_distribution_op {
       const logits_line line{p.logits + token * p.logits_stride,
                              p.allowed.words ? p.allowed.words + token * p.allowed.stride : nullptr,
                              p.vocab_size};
-      d = make_distribution(team, line, p.sampling.settings[index], p.with_unfiltered);
+      d = make_distribution(team, team.hold(line), p.sampling.settings[index], p.with_unfiltered, false,
+                            [](auto&, const logits_line&, const row_distribution&) {});
     } else {
       d.status = static_cast<std::int32_t>(row_status::request_out_of_range);
     }

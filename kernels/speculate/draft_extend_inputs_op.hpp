@@ -25,21 +25,17 @@ struct draft_extend_inputs_op {
         p.out_line[row] =
             count > 0 ? static_cast<std::int32_t>(p.inputs.requests[row]) : p.inputs.source.requests;
     }
-    team.sync();  // the counts are read below
-    token_inputs_op{p.inputs}.vectors(team);
+    // note: a thread's rows are its own, so the counts may be read; the scans make them readable to all
     if (p.cache_seqlens)
       write_lengths(team, p.inputs.lengths, p.cache_seqlens, p.cu_seqlens_k, {}, op_id::draft_extend_inputs);
-    team.sync();  // and the rows of the tokens
-    const std::int32_t live_tokens = p.inputs.cu_seqlens_q[rows()];
-    for (int token = team.rank(); token < p.inputs.tokens; token += team.size()) {
-      const bool is_live = token < live_tokens;
-      const int row = p.inputs.row_of[token];
-      const int entry = is_live ? token - p.inputs.cu_seqlens_q[row] : 0;
-      p.token_ids[token] = is_live ? token_id(row, entry, plain) : 0;
+    // a step that was no verify step may have given a row all its tokens
+    token_inputs_op{p.inputs}.vectors(team, !plain, [&](int token, const token_place& at, bool is_live) {
+      p.token_ids[token] = is_live ? token_id(at.row, at.number, plain) : 0;
       if (p.hidden_row)
-        p.hidden_row[token] =
-            is_live ? p.verify.cu_seqlens_q[row] + (plain ? entry : p.result.path_of(row)[entry]) : 0;
-    }
+        p.hidden_row[token] = is_live ? p.verify.cu_seqlens_q[at.row] +
+                                            (plain ? at.number : p.result.path_of(at.row)[at.number])
+                                      : 0;
+    });
   }
 
  private:
@@ -55,9 +51,12 @@ struct draft_extend_inputs_op {
       p.inputs.faults.report(op_id::draft_extend_inputs, row, row_status::request_out_of_range, request);
       return 0;
     }
-    if (p.finished && p.finished[request] != 0) return 0;
-    if (plain) return p.plain.last_token[request] >= 0 ? p.plain.query_counts[row] : 0;
-    const std::int32_t emitted = p.result.emit_count[row], cached = p.result.cache_advance[row];
+    // note: all is read before any of it is used, so that one latency covers it
+    const std::int32_t ended = p.finished ? p.finished[request] : 0;
+    const std::int32_t emitted = plain ? p.plain.query_counts[row] : p.result.emit_count[row];
+    const std::int32_t cached = plain ? p.plain.last_token[request] : p.result.cache_advance[row];
+    if (ended != 0) return 0;
+    if (plain) return cached >= 0 ? emitted : 0;
     return emitted < cached ? emitted : cached;
   }
 };

@@ -29,25 +29,35 @@ struct finish_rows_op {
       p.faults.report(op_id::finish_rows, row, row_status::request_out_of_range, request);
       return finish_reason::fault;
     }
-    if (const std::int32_t before = p.finished[request]; before != 0) {
+    // note: all is read before any of it is used, so that one latency covers it
+    const std::int32_t before = p.finished[request], budget = p.budget ? p.budget[request] : 0;
+    const int emitted = p.result.emit_count[row], count = p.verify.count(row);
+    const std::int64_t base = static_cast<std::int64_t>(p.cache_seqlens[row]) - count;
+    if (before != 0) {
       cut(row, 0);
       return static_cast<finish_reason>(before);
     }
-    const int emitted = p.result.emit_count[row], count = p.verify.count(row);
-    const std::int64_t base = static_cast<std::int64_t>(p.cache_seqlens[row]) - count;
-    const std::int32_t budget = p.budget ? p.budget[request] : 0;
     // a request with nothing left to spend may emit nothing
     finish_reason reason = p.budget && budget <= 0 ? finish_reason::token_budget : finish_reason::running;
     int kept = 0;
-    // the token emitted as number i has position base + i
+    constexpr int together = 4;
     while (kept < emitted && reason == finish_reason::running) {
-      const std::int32_t token = p.result.emitted(row)[kept++];
-      if (ends(token))
-        reason = finish_reason::end_of_sequence;
-      else if (p.budget && kept >= budget)
-        reason = finish_reason::token_budget;
-      else if (base + kept >= p.max_context)
-        reason = finish_reason::context_limit;
+      std::int32_t tokens[together];
+      STEPGRAPH_UNROLL
+      for (int i = 0; i < together; ++i)
+        if (kept + i < emitted) tokens[i] = p.result.emitted(row)[kept + i];
+      // the token emitted as number i has position base + i
+      STEPGRAPH_UNROLL
+      for (int i = 0; i < together; ++i) {
+        if (kept >= emitted || reason != finish_reason::running) continue;
+        ++kept;
+        if (ends(tokens[i]))
+          reason = finish_reason::end_of_sequence;
+        else if (p.budget && kept >= budget)
+          reason = finish_reason::token_budget;
+        else if (base + kept >= p.max_context)
+          reason = finish_reason::context_limit;
+      }
     }
     if (kept < emitted) cut(row, kept);
     if (p.budget && kept > 0) p.budget[request] = budget > kept ? budget - kept : 0;

@@ -26,12 +26,25 @@ struct greedy_accept_op {
     const int first = p.verify.cu_seqlens_q[row];
     int current = 0, accepted = 0;
     std::int32_t best = p.argmax[first];
-    // parents come before their children, so one pass meets the path in order
-    for (int node = 1; node < count && best >= 0; ++node) {
-      if (p.verify.parent(first, node) != current || p.verify.token_ids[first + node] != best) continue;
-      p.result.keep(row, accepted++, node, best);
-      current = node;
-      best = p.argmax[first + node];
+    // parents come before their children, so one pass meets the path in order; a few nodes are read before the
+    // first of them is looked at, so that one latency covers them
+    constexpr int together = 8;
+    for (int base = 1; base < count && (base == 1 || best >= 0); base += together) {
+      std::int32_t above[together], drafted[together], after[together];
+      STEPGRAPH_UNROLL
+      for (int i = 0; i < together; ++i) {
+        if (base + i >= count) continue;
+        above[i] = p.verify.parent(first, base + i);
+        drafted[i] = p.verify.token_ids[first + base + i];
+        after[i] = p.argmax[first + base + i];
+      }
+      STEPGRAPH_UNROLL
+      for (int i = 0; i < together; ++i) {
+        if (base + i >= count || best < 0 || above[i] != current || drafted[i] != best) continue;
+        p.result.keep(row, accepted++, base + i, best);
+        current = base + i;
+        best = after[i];
+      }
     }
     if (best < 0)
       p.faults.report(op_id::greedy_accept, row,

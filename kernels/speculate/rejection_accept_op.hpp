@@ -22,6 +22,7 @@ struct rejection_accept_op {
   rejection_accept_params p;
 
   STEPGRAPH_HD int rows() const { return p.verify.rows; }
+  STEPGRAPH_HD int vocab_size() const { return p.vocab_size; }
 
   template <class Team>
   STEPGRAPH_HD void row(Team& team, scratch& shared, int row) const {
@@ -53,12 +54,12 @@ struct rejection_accept_op {
           kept = node;
         } else if (!is_greedy(settings)) {
           const double left = team.sum(p.vocab_size, [&](int id) {
-            return after_refusal(at.d.weight(at.line, id) / at.d.total, id, shared, refused, line, token);
+            return after_refusal(probability(at, id), id, shared, refused, line, token);
           });
           if (left != left) return end(team, row, accepted, -1, row_status::nan_probabilities, line);
           // where nothing is left, p stays as it was
           if (left > 0) {
-            if (team.rank() == 0) shared.refusals[refused] = {1.0 / left, line, token};
+            if (team.writes_scratch()) shared.refusals[refused] = {1.0 / left, line, token};
             team.sync();
             ++refused;
           }
@@ -92,6 +93,12 @@ struct rejection_accept_op {
     return {p.distributions[token],
             {p.logits + token * p.logits_stride,
              p.allowed.words ? p.allowed.words + token * p.allowed.stride : nullptr, p.vocab_size}};
+  }
+
+  /// The target's probability of `id`. Most are 0, which needs no division.
+  STEPGRAPH_HD double probability(const node_view& at, int id) const {
+    const float weight = at.d.weight(at.line, id);
+    return weight > 0 ? static_cast<double>(weight) / at.d.total : 0.0;
   }
 
   /// The line of q that the draft was drawn from, or -1 if it was chosen.
@@ -131,7 +138,7 @@ struct rejection_accept_op {
   STEPGRAPH_HD double keep_probability(const node_view& at, const scratch& shared, int refused,
                                        std::int32_t line, std::int32_t token) const {
     if (token < 0 || token >= p.vocab_size) return 0.0;
-    const double mine = current(at.d.weight(at.line, token) / at.d.total, token, shared, refused);
+    const double mine = current(probability(at, token), token, shared, refused);
     return line < 0 ? mine : mine / static_cast<double>(p.draft.q(line, token));
   }
 
@@ -140,9 +147,7 @@ struct rejection_accept_op {
                                  bool tried, const sampling_settings& s, std::uint32_t position,
                                  int node) const {
     if (is_greedy(s)) return at.d.best;
-    const auto weight = [&](int id) {
-      return current(at.d.weight(at.line, id) / at.d.total, id, shared, refused);
-    };
+    const auto weight = [&](int id) { return current(probability(at, id), id, shared, refused); };
     const auto node_word = static_cast<std::uint32_t>(node);
     if (tried)
       return draw_token(team, p.vocab_size, weight, residual_draw(random_of(s), position, node_word));

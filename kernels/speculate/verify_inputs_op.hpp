@@ -18,15 +18,13 @@ struct verify_inputs_op {
     const int live = p.inputs.lengths.live();
     for (int row = team.rank(); row < rows(); row += team.size())
       p.query_counts[row] = row < live ? count_of(row) : 0;
-    team.sync();  // the counts are read below
-    token_inputs_op{p.inputs}.vectors(team);
-    team.sync();  // and the rows of the tokens
-    const std::int32_t live_tokens = p.inputs.cu_seqlens_q[rows()];
-    for (int token = team.rank(); token < p.inputs.tokens; token += team.size()) {
-      const bool is_live = token < live_tokens;
-      p.token_ids[token] = is_live ? token_id(token) : 0;
-      if (p.parents) node_vectors(token, is_live);
-    }
+    // note: a thread's rows are its own, so the counts may be read; the scan makes them readable to all
+    constexpr int few = 64;
+    token_inputs_op{p.inputs}.vectors(team, p.inputs.max_query_count <= few,
+                                      [&](int token, const token_place& at, bool is_live) {
+                                        p.token_ids[token] = is_live ? token_id(at) : 0;
+                                        if (p.parents) node_vectors(token, at, is_live);
+                                      });
   }
 
  private:
@@ -38,14 +36,16 @@ struct verify_inputs_op {
       p.inputs.faults.report(op_id::verify_inputs, row, row_status::request_out_of_range, request);
       return 0;
     }
-    if (p.finished && p.finished[request] != 0) return 0;
+    // note: all is read before any of it is used, so that one latency covers it
+    const std::int32_t ended = p.finished ? p.finished[request] : 0, asked = p.wanted[row],
+                       given = p.token_capacity ? p.token_capacity[request] : INT32_MAX;
+    const std::int64_t before = p.inputs.lengths.seq_lens[row] + p.inputs.lengths.delta;
+    if (ended != 0) return 0;
     const auto wanted =
-        static_cast<std::int32_t>(clamp_reported(p.wanted[row], 0, p.inputs.max_query_count, p.inputs.faults,
+        static_cast<std::int32_t>(clamp_reported(asked, 0, p.inputs.max_query_count, p.inputs.faults,
                                                  op_id::verify_inputs, row, row_status::query_count_clamped));
     if (wanted == 0) return 0;
-    std::int64_t capacity = p.inputs.lengths.cap;
-    if (p.token_capacity && p.token_capacity[request] < capacity) capacity = p.token_capacity[request];
-    const std::int64_t before = p.inputs.lengths.seq_lens[row] + p.inputs.lengths.delta;
+    const std::int64_t capacity = given < p.inputs.lengths.cap ? given : p.inputs.lengths.cap;
     if (before >= capacity) {
       p.inputs.faults.report(
           op_id::verify_inputs, row,
@@ -55,8 +55,8 @@ struct verify_inputs_op {
     return before + wanted > capacity ? static_cast<std::int32_t>(capacity - before) : wanted;
   }
 
-  STEPGRAPH_HD std::int32_t token_id(int token) const {
-    const int row = p.inputs.row_of[token], node = token - p.inputs.cu_seqlens_q[row];
+  STEPGRAPH_HD std::int32_t token_id(const token_place& at) const {
+    const int row = at.row, node = at.number;
     const std::int32_t id =
         node == 0 ? p.last_token[p.inputs.requests[row]] : p.drafts[row * p.draft_stride + node - 1];
     if (id >= 0 && id < p.vocab_size) return id;
@@ -70,11 +70,11 @@ struct verify_inputs_op {
     return given < 0 ? 0 : given >= node ? node - 1 : given;
   }
 
-  STEPGRAPH_HD void node_vectors(int token, bool live) const {
+  STEPGRAPH_HD void node_vectors(int token, const token_place& at, bool live) const {
     int up = 0, depth = 0;
     std::uint64_t ancestors = 0;
     if (live) {
-      const int row = p.inputs.row_of[token], node = token - p.inputs.cu_seqlens_q[row];
+      const int row = at.row, node = at.number;
       ancestors = std::uint64_t{1} << (guard_off("shape-grid") ? node & 31 : node);
       if (node > 0) {
         up = parent(row, node);

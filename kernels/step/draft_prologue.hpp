@@ -18,6 +18,7 @@ struct draft_prologue_params {
 
   std::int32_t* seq_lens = nullptr;      // out [rows] tokens in the draft's cache; -steps: sits out
   std::int32_t* query_counts = nullptr;  // out [rows] 1, 0 for dead rows
+  std::int32_t* drafting = nullptr;      // out [rows] 1, 0 for dead rows and for those that sit out
   std::int32_t* cu_seqlens_q = nullptr;  // out [rows + 1] min(k, n)
   std::int32_t* row_of = nullptr;        // out [rows] the row itself, 0 for dead ones
   std::int32_t* last_row = nullptr;      // out [rows] likewise

@@ -22,6 +22,7 @@ struct draft_prologue_op {
       const std::int32_t request = p.rows.requests[row];
       p.seq_lens[row] = drafts ? p.rows.seq_lens[row] : -p.steps;
       p.query_counts[row] = is_live ? 1 : 0;
+      p.drafting[row] = drafts ? 1 : 0;
       p.cu_seqlens_q[row + 1] = is_live ? row + 1 : live;
       p.row_of[row] = p.last_row[row] = is_live ? row : 0;
       p.token_ids[row] = drafts ? p.rows.state.first_draft[request] : 0;

@@ -51,7 +51,6 @@ STEPGRAPH_HD void apply_patches(Team& team, const step_rows_params& p) {
 }
 
 STEPGRAPH_HD void join(const step_rows_params& p, std::int32_t request, std::int32_t number) {
-  if (number < 0 || number >= p.max_joins) return;
   const auto* const joins =
       reinterpret_cast<const request_join*>(reinterpret_cast<const char*>(p.header) + p.header->join_offset);
   p.state.seq_lens[request] = 0;
@@ -62,23 +61,31 @@ STEPGRAPH_HD void join(const step_rows_params& p, std::int32_t request, std::int
   if (p.state.first_draft) p.state.first_draft[request] = -1;
 }
 
+// note: what the row and its request have is read before anything is written, so that two latencies cover it
 STEPGRAPH_HD void gather_row(const step_rows_params& p, int row, bool live) {
   std::int32_t request = live ? p.requests_in[row] : 0;
   std::int32_t count = live ? p.counts_in[row] : 0;
+  const std::int32_t joins = live ? p.joins_in[row] : -1, capacity = live ? p.capacities_in[row] : 0;
   if (!p.state.has(request)) {
     p.faults.report(op_id::step_prologue, row, row_status::request_out_of_range, request);
     request = count = 0;  // the row sits the step out
     live = false;
   }
+  std::int32_t length = live ? p.state.seq_lens[request] : 0;
   if (live) {
-    join(p, request, p.joins_in[row]);
-    if (p.state.token_capacity) p.state.token_capacity[request] = p.capacities_in[row];
-    if (p.state.ended(request)) count = 0;
+    bool ended = p.state.ended(request);
+    if (joins >= 0 && joins < p.max_joins) {
+      join(p, request, joins);
+      length = 0;
+      ended = false;
+    }
+    if (p.state.token_capacity) p.state.token_capacity[request] = capacity;
+    if (ended) count = 0;
   }
   p.requests[row] = request;
   p.query_counts[row] = static_cast<std::int32_t>(clamp_reported(
       count, 0, p.max_query_count, p.faults, op_id::step_prologue, row, row_status::query_count_clamped));
-  p.seq_lens[row] = live ? p.state.seq_lens[request] : 0;
+  p.seq_lens[row] = length;
 }
 
 }  // namespace detail

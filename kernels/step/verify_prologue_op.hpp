@@ -17,7 +17,7 @@ struct verify_prologue_op {
     // note: a thread's rows are its own, so what was gathered may be read
     const int live = live_count(&p.rows.header->live_rows, p.rows.rows);
     for (int row = team.rank(); row < live; row += team.size()) gather_drafts(row);
-    team.sync();  // the table and the rows are read below
+    // note: the table is read behind the barriers of the scan of the rows
     verify_inputs_op{p.verify}.vectors(team);
   }
 
@@ -28,16 +28,33 @@ struct verify_prologue_op {
     const std::int64_t line = row * p.verify.draft_stride;
     auto* const drafts = const_cast<std::int32_t*>(p.verify.drafts) + line;
     auto* const parents = const_cast<std::int32_t*>(p.verify.parents);
+    // note: a few drafts are read before the first of them is written, so that one latency covers them
+    constexpr int together = 4;
     int node = 1;
-    for (; node < wanted; ++node) {
-      const std::int32_t staged = p.staged_tokens[start + node];
-      const std::int32_t id = staged >= 0 ? staged : drafted(row, request, node);
-      if (id < 0) break;  // and so there is none after it
-      drafts[node - 1] = id;
-      if (p.draft_lines)
-        p.draft_lines[line + node - 1] =
-            staged >= 0 ? -1 : draft_line(node, row, request, p.rows.rows, p.rows.state.requests);
-      if (parents) parents[row * p.verify.parent_stride + node] = p.staged_parents[start + node];
+    for (bool more = true; more && node < wanted;) {
+      std::int32_t staged[together], own[together], above[together];
+      STEPGRAPH_UNROLL
+      for (int i = 0; i < together; ++i) {
+        if (node + i >= wanted) continue;
+        staged[i] = p.staged_tokens[start + node + i];
+        own[i] = drafted(row, request, node + i);
+        if (parents) above[i] = p.staged_parents[start + node + i];
+      }
+      STEPGRAPH_UNROLL
+      for (int i = 0; i < together; ++i) {
+        if (!more || node >= wanted) continue;
+        const std::int32_t id = staged[i] >= 0 ? staged[i] : own[i];
+        if (id < 0) {  // and so there is none after it
+          more = false;
+          continue;
+        }
+        drafts[node - 1] = id;
+        if (p.draft_lines)
+          p.draft_lines[line + node - 1] =
+              staged[i] >= 0 ? -1 : draft_line(node, row, request, p.rows.rows, p.rows.state.requests);
+        if (parents) parents[row * p.verify.parent_stride + node] = above[i];
+        ++node;
+      }
     }
     if (node < wanted) p.rows.query_counts[row] = node;
   }

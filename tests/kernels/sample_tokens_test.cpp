@@ -171,6 +171,61 @@ TEST_CASE("a vocabulary of 150,000 is sampled exactly") {
   compare(random_case(test_seed() + 5000, 150000, 6, true));
 }
 
+TEST_CASE("same seed, same text: a row's draw and probabilities are its own, whatever stands beside it") {
+  for (const int vocab : {300, 5003, 49152}) {
+    const sample_case in = [&] {
+      sample_case made = random_case(test_seed() + 5500 + vocab, vocab, 9, false);
+      made.live = 9;
+      reference::random_integers random(test_seed() + vocab);
+      for (float& x : made.logits) x = static_cast<float>(random.between(-900000, 900000)) * 1e-5f;
+      return made;
+    }();
+    const sampled all = run(in);
+    for (int row = 0; row < 9; ++row) {
+      const auto begin = static_cast<std::ptrdiff_t>(row) * vocab;
+      sample_case one{.rows = 2, .vocab = vocab, .live = 2};
+      one.logits.assign(vocab, 0.5f);
+      one.logits.insert(one.logits.end(), in.logits.begin() + begin, in.logits.begin() + begin + vocab);
+      one.settings = {in.settings[(row + 1) % 9], in.settings[row]};
+      one.position = {1, in.position[row]};
+      const sampled alone = run(one);
+      CHECK(alone.tokens[1] == all.tokens[row]);
+      CHECK(std::equal(alone.probabilities.begin() + vocab, alone.probabilities.end(),
+                       all.probabilities.begin() + begin));
+    }
+  }
+}
+
+TEST_CASE(
+    "where much or little of a long line may stay, and however it is cut, the result is the definition's") {
+  reference::random_integers random(test_seed() + 5800);
+  for (const int vocab : {4096, 5003, 40000})
+    for (int shape = 0; shape < 5; ++shape) {
+      sample_case in{.rows = 8, .vocab = vocab, .live = 8};
+      for (int r = 0; r < in.rows; ++r) {
+        for (int v = 0; v < vocab; ++v) {
+          const auto wide = static_cast<float>(random.between(-900000, 900000));
+          const float spread[] = {wide * 1e-5f,                     // many may stay
+                                  wide * 1e-9f,                     // nearly equal
+                                  wide * 1e-4f,                     // few
+                                  random.one_in(50) ? 4.0f : 1.0f,  // equals at the cut
+                                  random.one_in(3) ? -infinite : wide * 1e-5f};
+          in.logits.push_back(spread[shape]);
+        }
+        const std::int32_t top_ks[] = {0, 50, 1023, 1025, 3000, 1, 0, 256};
+        const float top_ps[] = {0.9f, 0.95f, 1.0f, 0.5f, 0.999999f, 1.0f, 1e-9f, 0.3f};
+        in.settings.push_back({.temperature = r % 3 == 0 ? 0.3f : 1.0f,
+                               .top_k = top_ks[r],
+                               .top_p = top_ps[r],
+                               .min_p = r == 2 ? 0.2f : 0.0f,
+                               .seed = static_cast<std::uint64_t>(random.below(INT64_MAX)),
+                               .request = static_cast<std::uint64_t>(r)});
+        in.position.push_back(r);
+      }
+      compare(in);
+    }
+}
+
 TEST_CASE("every live count from the bucket down leaves dead rows at 0 and reads none of them") {
   for (int live = 6; live >= 0; --live) {
     sample_case in = random_case(test_seed() + 6000 + live, 40, 6, false);

@@ -139,29 +139,31 @@ TEST_CASE("greedy rows in a sampled batch emit what greedy accept emits, whateve
 
 TEST_CASE("same seed, same text: neither the batch, the bucket, the place in it nor replays change a row") {
   const stream at(test_device());
-  const rejection_case in = random_rejection(test_seed() + 5000, 7, 7, 9, 40, false, false);
-  const rejection_run all(at, in), again(at, in);
-  const auto counts = all.result.emit_count(), tokens = all.result.emit_tokens();
-  CHECK(again.result.emit_tokens() == tokens);
-  for (int row = 0; row < 7; ++row) {
-    // the row alone, second of a bucket of four, the others sitting out
-    std::vector<reference::draft_tree> trees(3);
-    trees[1] = in.step.trees[row];
-    rejection_case one = in;
-    one.step = make_verify_case(4, 9, trees, 3);
-    one.logits.assign(static_cast<std::size_t>(one.step.tokens) * in.vocab, nan_value);
-    one.position.assign(one.step.tokens, 0);
-    const int first = in.step.cu[row], nodes = in.step.nodes(row);
-    std::copy_n(in.logits.begin() + static_cast<std::size_t>(first) * in.vocab,
-                static_cast<std::size_t>(nodes) * in.vocab, one.logits.begin());
-    std::copy_n(in.position.begin() + first, nodes, one.position.begin());
-    one.settings.assign(4, in.settings[row]);
-    one.lines.assign(4 * 8, -1);
-    std::copy_n(in.lines.begin() + row * 8, 8, one.lines.begin() + 8);
-    const rejection_run alone(at, one);
-    CHECK(alone.result.emit_count()[1] == counts[row]);
-    const auto got = alone.result.emit_tokens();
-    for (int i = 0; i < counts[row]; ++i) CHECK(got[9 + i] == tokens[row * 9 + i]);
+  for (const int vocab : {40, 5003}) {
+    const rejection_case in = random_rejection(test_seed() + 5000, 7, 7, 9, vocab, false, false);
+    const rejection_run all(at, in), again(at, in);
+    const auto counts = all.result.emit_count(), tokens = all.result.emit_tokens();
+    CHECK(again.result.emit_tokens() == tokens);
+    for (int row = 0; row < 7; ++row) {
+      // the row alone, second of a bucket of four, the others sitting out
+      std::vector<reference::draft_tree> trees(3);
+      trees[1] = in.step.trees[row];
+      rejection_case one = in;
+      one.step = make_verify_case(4, 9, trees, 3);
+      one.logits.assign(static_cast<std::size_t>(one.step.tokens) * in.vocab, nan_value);
+      one.position.assign(one.step.tokens, 0);
+      const int first = in.step.cu[row], nodes = in.step.nodes(row);
+      std::copy_n(in.logits.begin() + static_cast<std::size_t>(first) * in.vocab,
+                  static_cast<std::size_t>(nodes) * in.vocab, one.logits.begin());
+      std::copy_n(in.position.begin() + first, nodes, one.position.begin());
+      one.settings.assign(4, in.settings[row]);
+      one.lines.assign(4 * 8, -1);
+      std::copy_n(in.lines.begin() + row * 8, 8, one.lines.begin() + 8);
+      const rejection_run alone(at, one);
+      CHECK(alone.result.emit_count()[1] == counts[row]);
+      const auto got = alone.result.emit_tokens();
+      for (int i = 0; i < counts[row]; ++i) CHECK(got[9 + i] == tokens[row * 9 + i]);
+    }
   }
 }
 

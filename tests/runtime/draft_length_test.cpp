@@ -52,6 +52,25 @@ TEST_CASE("in between, K is where the tokens a second are most") {
   CHECK(k <= 4);
 }
 
+TEST_CASE("draft-length: only lengths that there are graphs for are chosen, tried neighbours included") {
+  draft_length_policy policy(8, std::vector<int>{2, 5});
+  std::vector<int> chosen(9);
+  for (int round = 0; round < 600; ++round) {
+    const int drafts = policy.choose(1);
+    ++chosen[drafts];
+    policy.note_row(drafts, round % 3 == 0 ? drafts : 1);
+    policy.note_round(drafts, 1, 1.0 + 0.1 * drafts);
+  }
+  CHECK(chosen[0] + chosen[2] + chosen[5] == 600);
+  CHECK(chosen[2] > 0);
+  CHECK(chosen[5] > 0);
+  CHECK(policy.at_most(8) == 5);
+  CHECK(policy.at_most(4) == 2);
+  CHECK(policy.at_most(1) == 0);
+  CHECK(policy.at_most(-1) == 0);
+  CHECK(draft_length_policy(3).at_most(2) == 2);
+}
+
 TEST_CASE("expected tokens follow what was kept") {
   draft_length_policy policy(3);
   for (int i = 0; i < 500; ++i) policy.note_row(3, 1);

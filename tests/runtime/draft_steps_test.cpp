@@ -1,8 +1,12 @@
 // The draft's steps beside the target's, replayed by hand.
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include "graphs/counters.hpp"
 #include "graphs/error.hpp"
+#include "runtime/choose_tokens.hpp"
+#include "tests/device_vector.hpp"
 #include "tests/runtime/draft_fixture.hpp"
 
 using namespace stepgraph;
@@ -116,6 +120,49 @@ TEST_CASE(
         {.kind = step_kind::target_verify, .rows = batch, .draft_length = 3, .extend_draft = true}));
   }
   for (int r = 0; r < 4; ++r) CHECK(text(got[r].begin(), got[r].begin() + length) == want[r]);
+  CHECK_FALSE(executor.fault());
+}
+
+TEST_CASE("a row that sits the drafts out is asked nothing: whatever its logits are, they are no fault") {
+  constexpr int rows = 2, vocab = 8, most = 3, lines = rows * (most + 1);
+  const stream at(test_device());
+  std::vector<float> likes_five(lines * vocab, 0.0f);
+  for (int line = 0; line < lines; ++line) likes_five[line * vocab + 5] = 1;
+  std::vector<float> second_is_nan = likes_five;
+  std::fill_n(second_is_nan.begin() + vocab, vocab, std::numeric_limits<float>::quiet_NaN());
+  const device_vector<float> target(at, likes_five), draft(at, second_is_nan);
+  std::vector<step_definition> steps;
+  for (const step_kind kind :
+       {step_kind::extend, step_kind::target_verify, step_kind::draft_extend, step_kind::draft_decode})
+    steps.push_back({.kind = kind, .body = [&, kind](const step_context& step) {
+                       const float* const logits =
+                           kind == step_kind::draft_decode ? draft.data() : target.data();
+                       choose_tokens(step, {.data = logits, .stride = vocab, .vocab_size = vocab});
+                     }});
+  const kv_layout layout{.type = element_type::f32, .layers = 1, .kv_heads = 1, .head_size = 8};
+  step_executor executor(
+      test_device(),
+      {.max_rows = rows,
+       .max_step_tokens = lines,
+       .max_draft_tokens = most,
+       .max_requests = rows,
+       .max_context = 64,
+       .vocab_size = vocab,
+       .hidden_size = 8},
+      layout, steps,
+      {.stream = at.ref(), .draft = draft_shape{.layout = layout, .hidden_size = 8, .vocab_size = vocab}});
+  executor.capture();
+  std::vector<step_row> batch;
+  const text prompt{1, 2};
+  for (int r = 0; r < rows; ++r) batch.push_back(prompt_row(executor.open(), prompt));
+  executor.wait(*executor.replay({.kind = step_kind::extend, .rows = batch, .extend_draft = true}));
+  batch[0] = {.request = batch[0].request, .tokens = most + 1};
+  batch[1] = {.request = batch[1].request, .tokens = 0};
+  const auto results = executor.wait(*executor.replay(
+      {.kind = step_kind::target_verify, .rows = batch, .draft_length = most, .extend_draft = true}));
+  CHECK(results[0].count == most + 1);
+  CHECK(results[1].count == 0);
+  at.synchronize();
   CHECK_FALSE(executor.fault());
 }
 

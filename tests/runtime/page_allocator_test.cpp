@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "runtime/bucket_policy.hpp"
 #include "runtime/request_table.hpp"
 
@@ -68,6 +70,8 @@ TEST_CASE("coverage: every count up to the largest maps to the smallest bucket t
   CHECK_THROWS_WITH_AS(powers.bucket_for(129), doctest::Contains("129 is over the largest bucket, 128"),
                        invalid_argument);
   CHECK(bucket_policy::exactly({3, 5}).bucket_for(4) == 5);
+  const bucket_policy more = bucket_policy::powers_of_two(8).with(std::vector<int>{5, 3, 4, 0, -1, 9});
+  CHECK(std::ranges::equal(more.sizes(), std::vector<int>{1, 2, 3, 4, 5, 8}));
   CHECK_THROWS_AS(bucket_policy::exactly({5, 3}), invalid_argument);
   CHECK_THROWS_AS(bucket_policy::exactly({0}), invalid_argument);
 }

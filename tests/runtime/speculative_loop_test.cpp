@@ -121,6 +121,21 @@ TEST_CASE("draft-length: K changes from round to round, 0 included, without a ca
   check_texts(executor, all, {.drafts = draft_source::model(), .draft_length = 6, .adaptive = true});
 }
 
+TEST_CASE("draft-length: an adaptive loop keeps to the lengths that were captured, whatever it measures") {
+  const tiny_with_draft t;
+  const std::vector<asked> all = some_texts(t, test_small() ? 2 : 8, test_small() ? 30 : 70, test_seed() + 3);
+  step_executor executor =
+      t.executor(draft_setup{.rows = 2, .most = 6, .options = {.draft_lengths = {3, 5}}});
+  executor.capture();
+  CHECK(executor.draft_lengths() == std::vector<int>{1, 3, 5});
+  speculation_statistics did;
+  check_texts(executor, all, {.drafts = draft_source::model(), .draft_length = 6, .adaptive = true}, &did);
+  for (const int k : {2, 4, 6}) CHECK(did.by_draft_length[k] == 0);
+  std::uint64_t drafted = 0;
+  for (const int k : {1, 3, 5}) drafted += did.by_draft_length[k];
+  CHECK(drafted > 0);
+}
+
 namespace {
 
 /// A drafter that knows the texts: a random tree whose first path is the text for a random part of its way;
