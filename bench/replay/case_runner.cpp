@@ -101,6 +101,8 @@ samples case_runner::repeat() {
   append(all.replayed, once.replayed);
   append(all.launch_call, once.launch_call);
   append(all.replay_call, once.replay_call);
+  append(all.first_launch_call, once.first_launch_call);
+  append(all.first_replay_call, once.first_replay_call);
   append(all.gap, once.gap);
   append(all.gap_with_copy, once.gap_with_copy);
   append(all.device_hot, once.device_hot);
@@ -153,6 +155,8 @@ void case_runner::end() {
   add(round ? "replayed round" : "replayed step", t.replayed, bytes);
   add("launch call, host", t.launch_call);
   add("replay call, host", t.replay_call);
+  add("launch call after a pause, host", t.first_launch_call);
+  add("replay call after a pause, host", t.first_replay_call);
   add("device gap, graph to graph", t.gap);
   add("device gap, with input copy", t.gap_with_copy);
   add("first node to last, hot", t.device_hot);
