@@ -20,6 +20,8 @@ using detail::max_cluster;
 
 constexpr std::size_t counters_bytes = 65536;  // of the workspace, as split attention has them
 
+constexpr std::int64_t lone_block_tokens = 2048;  // of a row, where it has one block a KV head
+
 /// Of one launch.
 int most_blocks(int multiprocessors) {
   return 2 * multiprocessors;
@@ -52,7 +54,9 @@ bool has_cluster_attention(device where, const paged_attention_params& p, int ro
   if (attribute(where, cudaDevAttrComputeCapabilityMajor) < 9) return false;
   const int multiprocessors = attribute(where, cudaDevAttrMultiProcessorCount);
   const int cluster = cluster_of(multiprocessors, p);
-  return p.rows <= detail::cluster_rows && p.rows * p.kv_heads * cluster <= most_blocks(multiprocessors);
+  // note: single blocks are no match for split attention on long rows, theirs or everybody's
+  return p.rows <= detail::cluster_rows && p.rows * p.kv_heads * cluster <= most_blocks(multiprocessors) &&
+         (cluster > 1 || (p.page_columns << p.page_shift) <= lone_block_tokens);
 }
 
 std::size_t cluster_attention_workspace_bytes(device where) {
@@ -78,6 +82,7 @@ void cluster_attention(stream_ref at, const paged_attention_params& p, int row_t
       room_for_long ? std::max(p.rows, std::min(blocks / (p.kv_heads * cluster), most_rows)) : p.rows;
   auto* const workspace = static_cast<std::byte*>(p.workspace);
   const detail::cluster_params params{.op = p,
+                                      .merge_first = row_tokens > 1,
                                       .long_tiles = long_tiles,
                                       .partials = reinterpret_cast<float*>(workspace + counters_bytes),
                                       .counters = reinterpret_cast<std::int32_t*>(workspace)};

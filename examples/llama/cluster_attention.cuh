@@ -15,12 +15,13 @@
 
 namespace stepgraph::llama::detail {
 
-template <int HeadSize, int QueryTiles>
-constexpr int shared_bytes = stages<HeadSize> * 2 * tile_tokens* HeadSize *
-                                 2 +  // keys and values; afterwards what the warps have of each line
-                             softmax_pitch<cluster_warps> * 16 * QueryTiles * 8 +  // largest logits and sums
-                             16 * QueryTiles*(HeadSize * 4 +
-                                              softmax_pitch<max_cluster> * 8);  // what blocks send each other
+template <int HeadSize, int QueryTiles, bool MergeFirst>
+constexpr int shared_bytes = stages<HeadSize> * 2 * tile_tokens* HeadSize * 2 +  // keys and values
+                             cluster_warps * 16 * QueryTiles* HeadSize * 4 +  // what warps have of each line
+                             softmax_pitch<cluster_warps * max_cluster> * 16 * QueryTiles *
+                                 8 +  // largest logits and sums
+                             (MergeFirst ? 16 * QueryTiles*(HeadSize * 4 + softmax_pitch<max_cluster> * 8)
+                                         : 0);  // the same of blocks
 
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
@@ -66,19 +67,18 @@ __device__ __forceinline__ void store_remote(float2* to, int rank, float2 value)
 // the blocks of a cluster take tiles of 64 tokens of a row in turn, for the query heads of one KV head and
 // all tokens of the row; each puts its warps' shares together, sends every other its columns of the weighted
 // values, and writes its own columns of the output. Then all blocks see to long rows
-template <int HeadSize, int QueryTiles, int Cluster>
+template <int HeadSize, int QueryTiles, int Cluster, bool MergeFirst>
 __global__ void __launch_bounds__(cluster_threads) STEPGRAPH_CLUSTER(Cluster)
     cluster_attention_kernel(const __grid_constant__ cluster_params params) {
   const paged_attention_params& p = params.op;
-  constexpr int ring_stages = stages<HeadSize>, lines = 16 * QueryTiles;
+  constexpr int ring_stages = stages<HeadSize>, lines = 16 * QueryTiles, sources = cluster_warps * Cluster;
   constexpr int columns = HeadSize / Cluster;  // of the output that a block writes
   using loader_type = tile_loader<HeadSize>;
   extern __shared__ __align__(128) unsigned char shared[];
-  float2* const parts = reinterpret_cast<float2*>(shared);
-  float2* const softmaxes = reinterpret_cast<float2*>(
-      shared + ring_stages * 2 * loader_type::keys_bytes);  // [lines, softmax_pitch]
-  static_assert(cluster_warps * lines * HeadSize * 4 <= ring_stages * 2 * loader_type::keys_bytes);
-  const int warp = threadIdx.x / 32, rank = blockIdx.x, row = blockIdx.z;
+  float2* const sent = reinterpret_cast<float2*>(shared + ring_stages * 2 * loader_type::keys_bytes);
+  float2* const softmaxes =
+      sent + cluster_warps * lines * HeadSize / 2;  // [lines, softmax_pitch] largest, sum
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = blockIdx.x, row = blockIdx.z;
   allow_successor();
   const int longest = longest_row(p);
   const row_shape shape = row < p.rows ? shape_of(p, row) : row_shape{};
@@ -104,10 +104,8 @@ __global__ void __launch_bounds__(cluster_threads) STEPGRAPH_CLUSTER(Cluster)
       if (i < count) loader.start(tile_of(i), i, pages, base);
       commit_copies();
     }
-    std::int32_t later_pages[loader_type::passes];
-    loader.look_up(tile_of(ring_stages + 1), later_pages);
     // this step's tokens, as far as they lie in the same tiles
-    constexpr int new_passes = (lines + loader_type::pass_tokens - 1) / loader_type::pass_tokens;
+    constexpr int new_passes = lines / loader_type::pass_tokens;
     std::int64_t new_from[new_passes];
     std::uint32_t new_to[new_passes];
 #pragma unroll
@@ -147,9 +145,7 @@ __global__ void __launch_bounds__(cluster_threads) STEPGRAPH_CLUSTER(Cluster)
         if (ahead < count)
           loader.start(tile_of(ahead), stage == 0 ? ring_stages - 1 : stage - 1, next_pages, shape.length);
         commit_copies();
-#pragma unroll
-        for (int pass = 0; pass < loader_type::passes; ++pass) next_pages[pass] = later_pages[pass];
-        loader.look_up(tile_of(ahead + 2), later_pages);
+        loader.look_up(tile_of(ahead + 1), next_pages);
       }
       const std::uint32_t keys =
           loader.ring + stage * 2 * loader_type::keys_bytes + warp * 16 * loader_type::line_bytes;
@@ -159,31 +155,23 @@ __global__ void __launch_bounds__(cluster_threads) STEPGRAPH_CLUSTER(Cluster)
       stage = stage + 1 == ring_stages ? 0 : stage + 1;
     }
     wait_copies<0>();
-    __syncthreads();  // nobody reads keys or values any more: the warps' lines take their place
 
-    const int live_lines = shape.tokens * (p.heads / p.kv_heads);
-    leave_shares(attention, live_lines, parts, softmaxes);
-    __syncthreads();
-    if constexpr (Cluster == 1) {
-      merge_lines<lines, HeadSize, cluster_warps>(reinterpret_cast<const float*>(parts), softmaxes,
-                                                  live_lines,
-                                                  [&](int line, int column, const auto& value, float) {
-                                                    store_line<HeadSize>(p, shape, line, column, value);
-                                                  });
-    } else {
-      // every block gets its columns of all blocks' lines
-      float* const received = reinterpret_cast<float*>(
-          softmaxes + lines * softmax_pitch<cluster_warps>);  // [blocks, lines, columns]
-      float2* const sums = reinterpret_cast<float2*>(received + lines * HeadSize);  // [lines, softmax_pitch]
+    if constexpr (MergeFirst && Cluster > 1) {
+      const int live_lines = shape.tokens * (p.heads / p.kv_heads);
+      float* const received =
+          reinterpret_cast<float*>(softmaxes + lines * softmax_pitch<cluster_warps * max_cluster>);
+      float2* const sums = reinterpret_cast<float2*>(received + lines * HeadSize);
+      leave_shares(attention, live_lines, sent, softmaxes);
+      __syncthreads();
       cluster_wait();
       merge_lines<lines, HeadSize, cluster_warps>(
-          reinterpret_cast<const float*>(parts), softmaxes, live_lines,
+          reinterpret_cast<const float*>(sent), softmaxes, live_lines,
           [&](int line, int column, const auto& value, float log2_sum) {
-            const int to = column / columns, first = column % columns;
-            store_remote(received + (rank * lines + line) * columns + first, to,
+            store_remote(received + (rank * lines + line) * columns + column % columns, column / columns,
                          float4{value[0], value[1], value[2], value[3]});
-            if (first == 0)
-              store_remote(sums + line * softmax_pitch<Cluster> + rank, to, float2{log2_sum, 1.0f});
+            if (column % columns == 0)
+              store_remote(sums + line * softmax_pitch<Cluster> + rank, column / columns,
+                           float2{log2_sum, 1.0f});
           });
       cluster_arrive();
       cluster_wait();
@@ -191,19 +179,72 @@ __global__ void __launch_bounds__(cluster_threads) STEPGRAPH_CLUSTER(Cluster)
           received, sums, live_lines, [&](int line, int column, const auto& value, float) {
             store_line<HeadSize>(p, shape, line, rank * columns + column, value);
           });
+    } else {
+      // every block gets its columns of all warps' sums
+      if (Cluster > 1) cluster_wait();
+      const int group = p.heads / p.kv_heads, live_lines = shape.tokens * group,
+                source = rank * cluster_warps + warp;
+#pragma unroll
+      for (int q = 0; q < QueryTiles; ++q)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float& sum = attention[q].sum[half];
+          sum += __shfl_xor_sync(~0u, sum, 1);
+          sum += __shfl_xor_sync(~0u, sum, 2);
+          const int line = q * 16 + half * 8 + lane / 4;
+          if (line >= live_lines) continue;
+          if (count > 0)
+#pragma unroll
+            for (int n = 0; n < HeadSize / 8; ++n) {
+              const int column = n * 8 % columns + lane % 4 * 2, to = n * 8 / columns;
+              float2* const at = sent + ((source * lines + line) * columns + column) / 2;
+              const float2 value{attention[q].weighted[n][2 * half], attention[q].weighted[n][2 * half + 1]};
+              if (Cluster > 1)
+                store_remote(at, to, value);
+              else
+                *at = value;
+            }
+          for (int to = lane % 4; to < Cluster; to += 4) {
+            float2* const at = softmaxes + line * softmax_pitch<sources> + source;
+            if (Cluster > 1)
+              store_remote(at, to, {attention[q].largest[half], sum});
+            else
+              *at = {attention[q].largest[half], sum};
+          }
+        }
+      if (Cluster > 1) {
+        cluster_arrive();
+        cluster_wait();
+      } else {
+        __syncthreads();
+      }
+
+      merge_lines<lines, columns, sources>(reinterpret_cast<const float*>(sent), softmaxes, live_lines,
+                                           [&](int line, int column, const auto& value, float) {
+                                             store_line<HeadSize>(p, shape, line, rank * columns + column,
+                                                                  value);
+                                           });
     }
   }
   if (__any_sync(~0u, tiles_of(longest) > params.long_tiles))
-    attend_long_rows<HeadSize, QueryTiles>(params, shared, parts, softmaxes);
+    attend_long_rows<HeadSize, QueryTiles>(params, shared, sent, softmaxes);
+}
+
+template <int HeadSize, int QueryTiles, int Cluster, bool MergeFirst>
+void launch_kernel(stream_ref at, const cluster_params& p, int grid_rows) {
+  const auto kernel = cluster_attention_kernel<HeadSize, QueryTiles, Cluster, MergeFirst>;
+  constexpr int bytes = shared_bytes<HeadSize, QueryTiles, MergeFirst>;
+  STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  launch<cluster_params>(at, "cluster_attention", kernel, dim3(Cluster, p.op.kv_heads, grid_rows),
+                         dim3(cluster_threads), p, bytes);
 }
 
 template <int HeadSize, int QueryTiles, int Cluster>
 void launch_cluster(stream_ref at, const cluster_params& p, int grid_rows) {
-  const auto kernel = cluster_attention_kernel<HeadSize, QueryTiles, Cluster>;
-  constexpr int bytes = shared_bytes<HeadSize, QueryTiles>;
-  STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch<cluster_params>(at, "cluster_attention", kernel, dim3(Cluster, p.op.kv_heads, grid_rows),
-                         dim3(cluster_threads), p, bytes);
+  // one token's lines are too few for a merge of their own
+  if (QueryTiles > 1 || p.merge_first)
+    return launch_kernel<HeadSize, QueryTiles, Cluster, true>(at, p, grid_rows);
+  launch_kernel<HeadSize, QueryTiles, Cluster, false>(at, p, grid_rows);
 }
 
 /// Defined in cluster_attention_<head size>.cu.

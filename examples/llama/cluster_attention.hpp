@@ -26,7 +26,8 @@ struct cluster_options {
 /// result of a row that is not long has the same bits whatever the batch, for one cluster size.
 ///
 /// True if it serves `params` (pointers are not looked at) of which no row has more than `row_tokens` tokens,
-/// and does so better than `paged_attention`: up to as many rows as the GPU holds blocks for.
+/// and does so better than `paged_attention`: up to as many rows as the GPU holds blocks for, and where a row
+/// has one block a KV head alone, with tables of 2,048 tokens at most.
 bool has_cluster_attention(device where, const paged_attention_params& params, int row_tokens);
 
 /// Bytes of `params.workspace` that a table with room for a long row asks for; zeroed once before the first

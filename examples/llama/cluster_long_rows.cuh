@@ -8,6 +8,7 @@ namespace stepgraph::llama::detail {
 
 struct cluster_params {
   paged_attention_params op;
+  bool merge_first;        // the warps of a block before the blocks of a cluster
   int long_tiles;          // a row of more tiles is long
   float* partials;         // [groups, KV heads, 2, lines, head size] values, then [lines] log2 sums
   std::int32_t* counters;  // [groups, KV heads], zero between launches
@@ -70,7 +71,7 @@ __device__ void attend_run(const paged_attention_params& p, int row, const row_s
   using loader_type = tile_loader<HeadSize>;
   const int warp = threadIdx.x / 32;
   const loader_type loader(p, row, shape.length, shared_address(shared));
-  std::int32_t pages[loader_type::passes], later_pages[loader_type::passes];
+  std::int32_t pages[loader_type::passes];
 #pragma unroll 1
   for (int i = 0; i < ring_stages; ++i) {
     loader.look_up(first + i, pages);
@@ -78,7 +79,6 @@ __device__ void attend_run(const paged_attention_params& p, int row, const row_s
     commit_copies();
   }
   loader.look_up(first + ring_stages, pages);
-  loader.look_up(first + ring_stages + 1, later_pages);
   query_tile<HeadSize> attention[QueryTiles];
 #pragma unroll
   for (int q = 0; q < QueryTiles; ++q) attention[q].load(p, shape, q * 16);
@@ -95,9 +95,7 @@ __device__ void attend_run(const paged_attention_params& p, int row, const row_s
       const int ahead = tile - 1 + ring_stages;
       if (ahead < last) loader.start(ahead, stage == 0 ? ring_stages - 1 : stage - 1, pages, shape.length);
       commit_copies();
-#pragma unroll
-      for (int pass = 0; pass < loader_type::passes; ++pass) pages[pass] = later_pages[pass];
-      loader.look_up(ahead + 2, later_pages);
+      loader.look_up(ahead + 1, pages);
     }
     const std::uint32_t keys =
         loader.ring + stage * 2 * loader_type::keys_bytes + warp * 16 * loader_type::line_bytes;

@@ -75,19 +75,16 @@ struct query_tile {
         pack<bf16>(scores[0][0], scores[0][1]), pack<bf16>(scores[0][2], scores[0][3]),
         pack<bf16>(scores[1][0], scores[1][1]), pack<bf16>(scores[1][2], scores[1][3])};
     const std::uint32_t value_line = values + (lane / 8 % 2 * 8 + lane % 8) * line_bytes;
-    // note: most tiles hold no new largest logit
-    if (__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f))
-#pragma unroll
-      for (auto& c : weighted)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) c[e] *= factor[e / 2];
 #pragma unroll
     for (int n = 0; n < HeadSize / 16; ++n) {
       std::uint32_t b[4];
       load_matrices_transposed(b, value_line + swizzled(n * 2 + lane / 16, lane) * 16);
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
-        multiply_add<bf16>(weighted[2 * n + tile], a, b[2 * tile], b[2 * tile + 1]);
+        float(&c)[4] = weighted[2 * n + tile];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) c[e] *= factor[e / 2];
+        multiply_add<bf16>(c, a, b[2 * tile], b[2 * tile + 1]);
       }
     }
   }
