@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(cluster_threads) STEPGRAPH_CLUSTER(Cluster)
     wait_copies<0>();
 
     if constexpr (MergeFirst && Cluster > 1) {
-      const int live_lines = shape.tokens * (p.heads / p.kv_heads);
+      const int live_lines = live_lines_of<QueryTiles>(p, shape);
       float* const received =
           reinterpret_cast<float*>(softmaxes + lines * softmax_pitch<cluster_warps * max_cluster>);
       float2* const sums = reinterpret_cast<float2*>(received + lines * HeadSize);
@@ -182,8 +182,7 @@ __global__ void __launch_bounds__(cluster_threads) STEPGRAPH_CLUSTER(Cluster)
     } else {
       // every block gets its columns of all warps' sums
       if (Cluster > 1) cluster_wait();
-      const int group = p.heads / p.kv_heads, live_lines = shape.tokens * group,
-                source = rank * cluster_warps + warp;
+      const int live_lines = live_lines_of<QueryTiles>(p, shape), source = rank * cluster_warps + warp;
 #pragma unroll
       for (int q = 0; q < QueryTiles; ++q)
 #pragma unroll

@@ -106,7 +106,7 @@ __device__ void attend_run(const paged_attention_params& p, int row, const row_s
   }
   wait_copies<0>();
   __syncthreads();
-  leave_shares(attention, shape.tokens * (p.heads / p.kv_heads), parts, softmaxes);
+  leave_shares(attention, live_lines_of<QueryTiles>(p, shape), parts, softmaxes);
   __syncthreads();
 }
 
@@ -116,7 +116,7 @@ __device__ void merge_blocks(const paged_attention_params& p, const row_shape& s
                              const Slot& slot, float2* parts, float2* softmaxes) {
   constexpr int lines = 16 * QueryTiles, line_threads = 8, thread_columns = HeadSize / line_threads;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = lane % line_threads;
-  const int live_lines = shape.tokens * (p.heads / p.kv_heads);
+  const int live_lines = live_lines_of<QueryTiles>(p, shape);
   // a warp takes every fourth block's
 #pragma unroll 1
   for (int line = lane / line_threads; line < live_lines; line += 32 / line_threads) {
@@ -175,7 +175,7 @@ __device__ __noinline__ void attend_long_rows(const cluster_params& p, unsigned 
     while (starts[row + 1] <= at) ++row;
     const int row_begin = starts[row], row_end = starts[row + 1], until = min(end, row_end);
     const row_shape shape = shape_of(p.op, row);
-    const int live_lines = shape.tokens * (p.op.heads / kv_heads);
+    const int live_lines = live_lines_of<QueryTiles>(p.op, shape);
     attend_run<HeadSize, QueryTiles>(p.op, row, shape, at - row_begin, until - row_begin, shared, parts,
                                      softmaxes);
     const auto* const floats = reinterpret_cast<const float*>(parts);

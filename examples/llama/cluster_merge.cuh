@@ -5,6 +5,12 @@
 /// How the shares of several warps become lines of the output.
 namespace stepgraph::llama::detail {
 
+/// Lines of a row and KV head: its tokens' query heads, no more than there is room for.
+template <int QueryTiles>
+__device__ __forceinline__ int live_lines_of(const paged_attention_params& p, const row_shape& shape) {
+  return min(shape.tokens * (p.heads / p.kv_heads), 16 * QueryTiles);
+}
+
 /// From a line's largest logits and sums to the next one's: one more, for the banks' sake.
 template <int Sources>
 constexpr int softmax_pitch = Sources + 1;
