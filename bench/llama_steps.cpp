@@ -10,9 +10,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/attention_kernels.hpp"
+#include "bench/device_weights.hpp"
 #include "bench/report.hpp"
-#include "examples/llama/llama_layers.hpp"
 #include "examples/llama/llama_model.hpp"
 #include "examples/llama/skinny_matmul.hpp"
 #include "kernels/sample/greedy_sample.hpp"
@@ -23,74 +22,21 @@ using namespace stepgraph;
 
 namespace {
 
-llama::llama_config shape_of(const std::string& name) {
-  if (name == "llama-3.1-8b")
-    return {.layers = 32,
-            .hidden_size = 4096,
-            .heads = 32,
-            .kv_heads = 8,
-            .head_size = 128,
-            .ffn_size = 14336,
-            .vocab_size = 128256,
-            .max_context = 4096,
-            .rope_base = 500000.0f};
-  return {.layers = 30,
-          .hidden_size = 576,
-          .heads = 9,
-          .kv_heads = 3,
-          .head_size = 64,
-          .ffn_size = 1536,
-          .vocab_size = 49152,
-          .max_context = 2048};
-}
-
-class random_weights {
- public:
-  random_weights(device where, const llama::llama_config& c, bool tied) : loading_(where) {
-    const std::int64_t hidden = c.hidden_size, attention = c.heads * c.head_size;
-    view.token_embedding = matrix(c.vocab_size * hidden);
-    view.output = tied ? view.token_embedding : matrix(c.vocab_size * hidden);
-    view.output_norm = ones(hidden);
-    for (int l = 0; l < c.layers; ++l)
-      view.layers.push_back({.attention_norm = ones(hidden),
-                             .qkv = matrix((attention + 2 * c.kv_heads * c.head_size) * hidden),
-                             .attention_output = matrix(hidden * attention),
-                             .ffn_norm = ones(hidden),
-                             .gate_up = matrix(2 * c.ffn_size * hidden),
-                             .down = matrix(hidden * c.ffn_size)});
-    loading_.synchronize();
-  }
-  llama::device_weights view;
-
- private:
-  const void* matrix(std::int64_t count) {
-    blocks_.emplace_back(device_memory(loading_.ref().where()), count * 2);
-    bench::fill_random(loading_.ref(), blocks_.back().data(), count,
-                       static_cast<std::uint32_t>(blocks_.size()));
-    return blocks_.back().data();
-  }
-  const float* ones(std::int64_t count) {
-    const std::vector<float> values(count, 1.0f);
-    blocks_.emplace_back(device_memory(loading_.ref().where()), count * 4);
-    loading_.ref().copy(blocks_.back().data(), values.data(), count * 4);
-    loading_.synchronize();
-    return blocks_.back().as<const float>();
-  }
-  stream loading_;
-  std::vector<buffer> blocks_;
-};
-
 struct subject {
   device where;
+  std::string name;
+  bench::report& into;
   llama::llama_config config;
-  random_weights weights;
+  bench::synthetic_weights weights;
   llama::llama_layers layers;
 
-  subject(device where, const llama::llama_config& c, bool tied)
+  subject(device where, const bench::model_shape& shape, bench::report& into)
       : where(where),
-        config(c),
-        weights(where, c, tied),
-        layers(where, c, element_type::bf16, weights.view) {}
+        name(shape.name),
+        into(into),
+        config(shape.config),
+        weights(where, shape, 1),
+        layers(where, config, element_type::bf16, weights.view()) {}
 
   step_definition step(step_kind kind) const {
     return {.kind = kind,
@@ -130,6 +76,8 @@ struct subject {
                          {step(step_kind::decode), step(step_kind::extend)}, std::move(options));
   }
 };
+
+constexpr int prompt_tokens = 1024;
 
 using clock_type = std::chrono::steady_clock;
 
@@ -173,9 +121,13 @@ void time_steps(const subject& s, int rows, int tokens, int context, int count) 
     each.push_back(microseconds_since(start) / 20);
   }
   std::sort(each.begin(), each.end());
+  const double median = each[count / 2];
+  s.into.add(tokens > 1 ? "extend step" : "decode step",
+             {{"model", s.name}, {"rows", rows}, {"tokens", tokens}, {"context", context}},
+             {.median = median, .minimum = each.front(), .maximum = each.back(), .count = count});
+  s.into.note_row("tokens_per_second", rows * tokens * 1e6 / median);
   std::printf("rows %3d, %2d tokens each, context %d: %.1f us a step (%.1f to %.1f), %.0f tokens/s\n", rows,
-              tokens, context, each[count / 2], each.front(), each.back(),
-              rows * tokens * 1e6 / each[count / 2]);
+              tokens, context, median, each.front(), each.back(), rows * tokens * 1e6 / median);
   std::fflush(stdout);
 }
 
@@ -192,6 +144,8 @@ void time_prompt(const subject& s, int length, int chunk) {
     executor.close(request[0]);
   }
   std::sort(each.begin(), each.end());
+  s.into.add("prompt to first token", {{"model", s.name}, {"tokens", length}, {"chunk", chunk}},
+             {.median = each[5], .minimum = each.front(), .maximum = each.back(), .count = 11});
   std::printf("prompt of %d in chunks of %d: first token after %.0f us (%.0f to %.0f)\n", length, chunk,
               each[5], each.front(), each.back());
   std::fflush(stdout);
@@ -254,60 +208,86 @@ void time_products(const subject& s, int tokens) {
     skinny_matmul(to,
                   llama::gated_product{.in = input(w.gate_up, 2 * c.ffn_size, hidden, true), .out = bf(y)});
   };
-  const auto all = [&](auto&& one) {
-    return bench::time_chain(at.ref(),
-                             [&](stream_ref to) {
-                               for (const auto& w : s.weights.view.layers) one(to, w);
-                             },
-                             {.nodes = 1, .replays = 10, .count = 9})
-               .median /
-           c.layers;
+  const auto add = [&](const char* what, bench::timing t, int nodes) {
+    for (double* const each : {&t.median, &t.minimum, &t.maximum}) *each /= nodes;
+    s.into.add(std::string("product: ") + what, {{"model", s.name}, {"tokens", tokens}}, t);
+    std::printf(" %s %.2f", what, t.median);
   };
-  const double q = all([&](stream_ref to, const auto& w) { qkv_of(to, w); });
-  const double o =
-      all([&](stream_ref to, const auto& w) { residual_of(to, w, w.attention_output, attention); });
-  const double g = all([&](stream_ref to, const auto& w) { gated_of(to, w); });
-  const double d = all([&](stream_ref to, const auto& w) { residual_of(to, w, w.down, c.ffn_size); });
-  const double layer = all([&](stream_ref to, const auto& w) {
+  const auto all = [&](const char* what, auto&& one) {
+    add(what,
+        bench::time_chain(at.ref(),
+                          [&](stream_ref to) {
+                            for (const auto& w : s.weights.view().layers) one(to, w);
+                          },
+                          {.nodes = 1, .replays = 10, .count = 9}),
+        c.layers);
+  };
+  std::printf("products of %2d tokens, us:", tokens);
+  all("qkv", [&](stream_ref to, const auto& w) { qkv_of(to, w); });
+  all("o", [&](stream_ref to, const auto& w) { residual_of(to, w, w.attention_output, attention); });
+  all("gated", [&](stream_ref to, const auto& w) { gated_of(to, w); });
+  all("down", [&](stream_ref to, const auto& w) { residual_of(to, w, w.down, c.ffn_size); });
+  all("the four of a layer", [&](stream_ref to, const auto& w) {
     qkv_of(to, w);
     residual_of(to, w, w.attention_output, attention);
     gated_of(to, w);
     residual_of(to, w, w.down, c.ffn_size);
   });
-  const double head =
+  add("head",
       bench::time_chain(at.ref(),
                         [&](stream_ref to) {
-                          skinny_matmul(to, llama::plain_product{.in = input(s.weights.view.output,
+                          skinny_matmul(to, llama::plain_product{.in = input(s.weights.view().output,
                                                                              c.vocab_size, hidden, true),
                                                                  .out = logits.data()});
                         },
-                        {.nodes = 10, .replays = 2, .count = 9})
-          .median;
-  std::printf(
-      "products of %2d tokens, us: qkv %.2f o %.2f gated %.2f down %.2f, the four together %.2f, head %.2f\n",
-      tokens, q, o, g, d, layer, head);
+                        {.nodes = 10, .replays = 2, .count = 9}),
+      1);
+  std::printf("\n");
   std::fflush(stdout);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Times the example model's CUDA steps at a model's shape with random weights.");
+  std::string shape = "SmolLM2-135M", json, commit;
+  int context = 512;
+  std::vector<int> rows{1, 8, 32, 64}, tokens, products, prompt_chunks;
+  app.add_option("--shape", shape, "SmolLM2-135M, Llama-3.1-8B or tiny")
+      ->check(
+          CLI::IsMember(std::vector<std::string>{"SmolLM2-135M", "Llama-3.1-8B", "tiny"}, CLI::ignore_case))
+      ->capture_default_str();
+  app.add_option("--context", context, "tokens in each row's cache")
+      ->check(CLI::Range(256, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--rows", rows, "decode batches; 0: none")->check(CLI::Range(0, 1024));
+  app.add_option("--tokens", tokens, "tokens of one row in one step, as a verify step has")
+      ->check(CLI::Range(2, 64));
+  app.add_option("--products", products, "token counts whose products are timed alone")
+      ->check(CLI::Range(1, llama::skinny_tokens));
+  app.add_option("--prompt-chunks", prompt_chunks, "chunk sizes that a prompt of 1,024 tokens is fed in")
+      ->check(CLI::Range(1, prompt_tokens));
+  app.add_option("--json", json, "file to write, or - for standard output");
+  app.add_option("--commit", commit, "commit that was built");
+  CLI11_PARSE(app, argc, argv);
+  bench::model_shape model = bench::model_named(shape);
+  model.config.max_context = std::max(2 * context, prompt_tokens + 64);
+  bench::report into(device::cuda(), commit);
+  const subject s(device::cuda(), model, into);
+  for (const int each : products) time_products(s, each);
+  for (const int each : rows)
+    if (each > 0) time_steps(s, each, 1, context, 11);
+  for (const int each : tokens) time_steps(s, 1, each, context, std::min(11, context / (30 * each) | 1));
+  for (const int chunk : prompt_chunks) time_prompt(s, prompt_tokens, chunk);
+  if (!json.empty()) into.write(json);
+  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times the example model's CUDA steps at a model's shape with random weights.");
-  std::string shape = "smollm2-135m";
-  int context = 512;
-  std::vector<int> rows{1, 8, 32, 64}, tokens, products, prompt_chunks;
-  app.add_option("--shape", shape, "smollm2-135m or llama-3.1-8b");
-  app.add_option("--context", context, "tokens in each row's cache");
-  app.add_option("--rows", rows, "decode batches");
-  app.add_option("--tokens", tokens, "tokens of one row in one step, as a verify step has");
-  app.add_option("--products", products, "token counts whose products are timed alone");
-  app.add_option("--prompt-chunks", prompt_chunks, "chunk sizes that a prompt of 1,024 tokens is fed in");
-  CLI11_PARSE(app, argc, argv);
-  const llama::llama_config config = shape_of(shape);
-  const subject s(device::cuda(), config, config.vocab_size == 49152);
-  for (const int tokens : products) time_products(s, tokens);
-  for (const int each : rows)
-    if (each > 0) time_steps(s, each, 1, context, 11);
-  for (const int each : tokens) time_steps(s, 1, each, context, context / (30 * each) | 1);
-  for (const int chunk : prompt_chunks) time_prompt(s, 1024, chunk);
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "llama_steps: %s\n", failure.what());
+    return 1;
+  }
 }

@@ -57,14 +57,15 @@ subject load(const options& how) {
   const llama::gguf_file file{std::filesystem::path(how.model)};
   const llama::tokenizer words(file);
   const llama::chat_template chat(file, words);
-  const llama::llama_weights weights = llama::load_llama_weights(file);
+  llama::llama_weights weights = llama::load_llama_weights(file);
+  const llama::draft_head_weights head = llama::load_draft_head(std::filesystem::path(how.draft), weights);
+  weights.config.taps = head.taps;  // what the head is fed with, which the target then keeps
   const device where = how.where == "host"   ? device::host()
                        : how.where == "cuda" ? device::cuda()
                                              : device::best();
   subject made{.where = where,
                .model = llama::make_llama(where, weights),
-               .draft = llama::make_draft_head(
-                   where, llama::load_draft_head(std::filesystem::path(how.draft), weights)),
+               .draft = llama::make_draft_head(where, head),
                .end_of_turn = chat.end_of_turn(),
                .prompts = {}};
   std::ifstream lines(how.questions);
@@ -90,7 +91,7 @@ step_executor make_executor(const options& how, const subject& s, step_timing ti
            .max_context = 1024,
            .page_size = 16,
            .vocab_size = s.model->config().vocab_size,
-           .hidden_size = s.model->config().hidden_size},
+           .hidden_size = s.draft->shape().hidden_size},
           s.model->layout(),
           std::move(steps),
           {.token_buckets = bucket_policy::powers_of_two(32).with(widths),

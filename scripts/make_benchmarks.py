@@ -21,7 +21,8 @@ METHOD = """
    rows fill, and launches the same nodes; weights are synthetic and seeded, attention and bookkeeping real.
 2. **step**: replays back to back, events around a batch of up to 22, lengths put back between batches so that they are
    the stated ones on average; every figure is the median over batches of several repetitions.
-3. **launch** is the host time of the graph launch, **replay** that of `step_executor::replay`, which also stages and copies.
+3. **launch** is the host time of a graph launch among others (of the first after the device was idle: **after a pause**),
+   **replay** that of `step_executor::replay`, which also stages and copies.
 4. **gap**: last node of a replay to the first of the next, on the GPU's clock (`%globaltimer`, in nodes of one thread).
 5. **hot** and **cold**: first node to last by that clock, after a replay, and after 256 MB were overwritten.
 6. Groups: the same clock wherever the next node is of another group, less what such a reading costs at that place,
@@ -112,8 +113,8 @@ def replay_tables(path):
     lines = [f"\n### {path.stem.replace('_', ' ')}\n", origin(context),
              f"A plain read reaches {context['read_bytes_per_us'] * 1e-6:.2f} TB/s, a plain copy "
              f"{context['copy_bytes_per_us'] * 1e-6:.2f} TB/s read and written.\n",
-             "| step | batch | live | width | step | least – most | live width | launch | replay | gap | hot | cold | bandwidth |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
+             "| step | batch | live | width | step | least – most | live width | launch | after a pause | replay | gap | hot | cold | bandwidth |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for case in all_cases:
         step = first(case, "step") or first(case, "round")
         if step is None:
@@ -123,7 +124,7 @@ def replay_tables(path):
         noise = " (noisy)" if step["parameters"].get("noisy") else ""
         lines.append(f"| {what(step)} | {number(step)}{noise} | {step['minimum']:,.1f} – {step['maximum']:,.1f} | {narrow} | "
                      + " | ".join(number(first(case, name)) for name in
-                                  ("launch call, host", "replay call, host", "device gap, graph to graph",
+                                  ("launch call, host", "launch call after a pause, host", "replay call, host", "device gap, graph to graph",
                                    "first node to last, hot", "first node to last, cold")) + f" | {100 * share:.0f} % |")
     used = [group for group in GROUPS if any(f"group: {group}" in case for case in all_cases)]
     lines += ["\n| step | batch | live | width | " + " | ".join(used) + " | nodes | capture, ms | driver, KB |",

@@ -101,6 +101,8 @@ samples case_runner::repeat() {
   append(all.replayed, once.replayed);
   append(all.launch_call, once.launch_call);
   append(all.replay_call, once.replay_call);
+  append(all.first_launch_call, once.first_launch_call);
+  append(all.first_replay_call, once.first_replay_call);
   append(all.gap, once.gap);
   append(all.gap_with_copy, once.gap_with_copy);
   append(all.device_hot, once.device_hot);
@@ -153,6 +155,8 @@ void case_runner::end() {
   add(round ? "replayed round" : "replayed step", t.replayed, bytes);
   add("launch call, host", t.launch_call);
   add("replay call, host", t.replay_call);
+  add("launch call after a pause, host", t.first_launch_call);
+  add("replay call after a pause, host", t.first_replay_call);
   add("device gap, graph to graph", t.gap);
   add("device gap, with input copy", t.gap_with_copy);
   add("first node to last, hot", t.device_hot);
@@ -194,10 +198,11 @@ void case_runner::add_capture() {
     const capture_report& capture = part.capture;
     add("capture and instantiation", {1e3 * capture.milliseconds});
     report_.note_row("nodes", capture.nodes);
-    report_.note_row("device_bytes", capture.device_bytes);
+    const double bytes = part.graph->executable_bytes();
+    report_.note_row("device_bytes", std::round(bytes));
     report_.note_row("part", part.name);
-    std::printf("[%s]     %zu nodes, %zu bytes taken by the driver\n", place_.c_str(), capture.nodes,
-                capture.device_bytes);
+    std::printf("[%s]     %zu nodes, %.0f bytes taken by the driver for each executable\n", place_.c_str(),
+                capture.nodes, bytes);
   }
 }
 

@@ -52,26 +52,27 @@ class rounds {
     return 1e3 * stop_.milliseconds_since(start_) / count_;
   }
 
-  /// Host microseconds of every launch of a graph, and of every replay, with room in all queues.
-  void host_calls(samples& launches, samples& replays) {
-    constexpr int room = 6;  // of the executor's staging buffers
-    const auto time_calls = [&](samples& into, const auto& call) {
+  /// Host microseconds of every launch of a graph, and of every replay, with room in all queues: of the first after
+  /// the device was idle and the host's caches have gone cold, and of those that follow it.
+  void host_calls(replay_times& into) {
+    const auto time_calls = [&](samples& first, samples& next, int room, const auto& call) {
       rewind(room + 1);
-      call([](const auto& timed) { timed(); });  // the host's own caches are warm then
       at_.synchronize();
-      for (int i = 0; i < room; ++i)
+      for (int i = 0; i <= room; ++i)
         call([&](const auto& timed) {
           const auto start = clock_type::now();
           timed();
-          into.push_back(since(start));
+          (i == 0 ? first : next).push_back(since(start));
         });
       at_.synchronize();
     };
-    time_calls(launches, [&](const auto& around) {
+    time_calls(into.first_launch_call, into.launch_call, most_launches - 2, [&](const auto& around) {
       for (const auto& part : step_.parts()) around([&] { part.graph->launch(); });
     });
+    constexpr int staging = 6;  // of the executor's buffers
     if (step_.replays_alone())
-      time_calls(replays, [&](const auto& around) { around([&] { step_.replay(); }); });
+      time_calls(into.first_replay_call, into.replay_call, staging,
+                 [&](const auto& around) { around([&] { step_.replay(); }); });
   }
 
   void instantiate(clock_marks marks) {
@@ -174,7 +175,7 @@ void measure(stream_ref at, measured_step& step, const buffer& swept, const meas
   for (int i = 0; i < how.batches; ++i) into.step.push_back(run.back_to_back());
   if (!how.detail) return;
   for (int i = 0; i < how.batches && step.replays_alone(); ++i) into.replayed.push_back(run.replayed());
-  for (int i = 0; i < how.batches; ++i) run.host_calls(into.launch_call, into.replay_call);
+  for (int i = 0; i < how.batches; ++i) run.host_calls(into);
 
   // what a mark costs, by place
   run.instantiate(clock_marks::groups_doubled);

@@ -17,10 +17,11 @@ double median(samples values);
 
 /// What one step, or the steps of one round, came to.
 struct replay_times {
-  samples step;           // back to back, by events around a batch
-  samples replayed;       // the same through `step_executor::replay`, its input copy included
-  samples launch_call;    // host time of the graph launch
-  samples replay_call;    // host time of `replay`
+  samples step;         // back to back, by events around a batch
+  samples replayed;     // the same through `step_executor::replay`, its input copy included
+  samples launch_call;  // host time of the graph launch, one after another
+  samples replay_call;  // host time of `replay`, the same
+  samples first_launch_call, first_replay_call;  // of the first after a pause
   samples gap;            // from one replay's last node to the next one's first, graph after graph
   samples gap_with_copy;  // the same with a replay's input copy in between
   samples device_hot;     // first node to last, the caches as the replay before left them

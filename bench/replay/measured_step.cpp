@@ -108,8 +108,7 @@ step_executor measured_step::make_executor() {
     kept += verifies() ? std::min<double>(tokens_of(row), case_.accept.mean() + 1) : 1;
   }
   advance_ = kept / rows;
-  // as engines round them up
-  bucket_tokens_ = verifies() ? std::max(rows, (tokens_ + 7) / 8 * 8) : rows;
+  bucket_tokens_ = verifies() ? std::max(rows, tokens_) : rows;
 
   const std::int64_t columns = case_.width / case_.page_size;
   table_ = upload(at_, request_table(case_, seed_));

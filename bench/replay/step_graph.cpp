@@ -25,6 +25,8 @@ class host_step final : public step_graph {
   int nodes() const override { return static_cast<int>(nodes_.size()); }
   const std::vector<node_run>& runs() const override { return runs_; }
 
+  double executable_bytes() const override { return 0; }
+
   void instantiate(clock_marks marks) override {
     marks_ = marks;
     taken_.clear();

@@ -109,6 +109,20 @@ class cuda_step final : public step_graph {
   int nodes() const override { return nodes_; }
   const std::vector<node_run>& runs() const override { return runs_; }
 
+  double executable_bytes() const override {
+    constexpr int copies = 64;
+    std::vector<cudaGraphExec_t> made;
+    const std::size_t before = at_.where().free_bytes();
+    for (int i = 0; i < copies; ++i) {
+      STEPGRAPH_CUDA_TRY(cudaGraphInstantiate(&made.emplace_back(), graph_, 0));
+      STEPGRAPH_CUDA_TRY(cudaGraphUpload(made.back(), static_cast<cudaStream_t>(at_.native())));
+    }
+    at_.synchronize();
+    const std::size_t after = at_.where().free_bytes();
+    for (const cudaGraphExec_t each : made) STEPGRAPH_CUDA_TRY(cudaGraphExecDestroy(each));
+    return before > after ? double(before - after) / copies : 0;
+  }
+
   void instantiate(clock_marks marks) override {
     if (exec_) STEPGRAPH_CUDA_TRY(cudaGraphExecDestroy(std::exchange(exec_, nullptr)));
     cudaGraph_t marked = nullptr;

@@ -39,6 +39,10 @@ class step_graph {
   /// In order; what lies on branches is one run of the model's.
   virtual const std::vector<node_run>& runs() const = 0;
 
+  /// Device memory that the driver takes for one executable: the mean of several, since it takes memory in large
+  /// pieces. 0 on the host.
+  virtual double executable_bytes() const = 0;
+
   /// Makes the executable that `launch` runs from now on.
   virtual void instantiate(clock_marks marks) = 0;
   /// Enqueues one run. Neither allocates nor synchronises.

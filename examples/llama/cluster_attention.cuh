@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "examples/llama/cluster_attention.hpp"
-#include "examples/llama/cluster_tile.cuh"
+#include "examples/llama/cluster_long_rows.cuh"
 #include "examples/llama/successor.cuh"
 #include "kernels/launch.cuh"
 
@@ -15,10 +15,13 @@
 
 namespace stepgraph::llama::detail {
 
-template <int HeadSize, int QueryTiles>
+template <int HeadSize, int QueryTiles, bool MergeFirst>
 constexpr int shared_bytes = stages<HeadSize> * 2 * tile_tokens* HeadSize * 2 +  // keys and values
-                             cluster_warps * 16 * QueryTiles* HeadSize * 4 +    // what blocks send each other
-                             cluster_warps* max_cluster * 16 * QueryTiles * 8;  // largest logits and sums
+                             cluster_warps * 16 * QueryTiles* HeadSize * 4 +  // what warps have of each line
+                             softmax_pitch<cluster_warps * max_cluster> * 16 * QueryTiles *
+                                 8 +  // largest logits and sums
+                             (MergeFirst ? 16 * QueryTiles*(HeadSize * 4 + softmax_pitch<max_cluster> * 8)
+                                         : 0);  // the same of blocks
 
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
@@ -39,6 +42,16 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
+__device__ __forceinline__ void store_remote(float* to, int rank, float4 value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .u32 at; mapa.shared::cluster.u32 at, %0, %1; st.shared::cluster.v4.f32 [at], {%2, %3, %4, "
+      "%5}; }" ::"r"(shared_address(to)),
+      "r"(rank), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
+#endif
+}
+
 /// Stores into the shared memory of block `rank` of the cluster, where it lies as `to` does here.
 __device__ __forceinline__ void store_remote(float2* to, int rank, float2 value) {
 #if __CUDA_ARCH__ >= 900
@@ -50,188 +63,201 @@ __device__ __forceinline__ void store_remote(float2* to, int rank, float2 value)
 #endif
 }
 
-// grid: blocks of a cluster, KV heads, captured rows
+// grid: blocks of a cluster, KV heads, captured rows; where a row may be long, as many more as the GPU holds
 // the blocks of a cluster take tiles of 64 tokens of a row in turn, for the query heads of one KV head and
-// all tokens of the row; each sends every other its share of the weighted values' columns, and each writes
-// its columns of the output
-template <int HeadSize, int QueryTiles, int Cluster>
+// all tokens of the row; each puts its warps' shares together, sends every other its columns of the weighted
+// values, and writes its own columns of the output. Then all blocks see to long rows
+template <int HeadSize, int QueryTiles, int Cluster, bool MergeFirst>
 __global__ void __launch_bounds__(cluster_threads) STEPGRAPH_CLUSTER(Cluster)
-    cluster_attention_kernel(const __grid_constant__ paged_attention_params p) {
+    cluster_attention_kernel(const __grid_constant__ cluster_params params) {
+  const paged_attention_params& p = params.op;
   constexpr int ring_stages = stages<HeadSize>, lines = 16 * QueryTiles, sources = cluster_warps * Cluster;
   constexpr int columns = HeadSize / Cluster;  // of the output that a block writes
   using loader_type = tile_loader<HeadSize>;
   extern __shared__ __align__(128) unsigned char shared[];
   float2* const sent = reinterpret_cast<float2*>(shared + ring_stages * 2 * loader_type::keys_bytes);
-  float2* const softmaxes = sent + cluster_warps * lines * HeadSize / 2;  // [lines, sources] largest, sum
+  float2* const softmaxes =
+      sent + cluster_warps * lines * HeadSize / 2;  // [lines, softmax_pitch] largest, sum
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = blockIdx.x, row = blockIdx.z;
   allow_successor();
-  const row_shape shape = shape_of(p, row);
-  if (shape.tokens <= 0) {
+  const int longest = longest_row(p);
+  const row_shape shape = row < p.rows ? shape_of(p, row) : row_shape{};
+  const int tiles = tiles_of(shape.length);
+  if (shape.tokens <= 0 || tiles > params.long_tiles) {
     wait_for_predecessor();
-    return;
-  }
-  if (Cluster > 1) cluster_greet();
-  const int tiles = (shape.length + tile_tokens - 1) / tile_tokens;
-  const int count = rank < tiles ? (tiles - rank + Cluster - 1) / Cluster : 0;
-  const loader_type loader(p, row, shape.length, shared_address(shared));
-  const int base = max(shape.base(), 0);
-
-  // what earlier steps have written
-  std::int32_t next_pages[loader_type::passes];
-  const auto tile_of = [&](int i) { return i < count ? rank + i * Cluster : tiles; };
-  loader.look_up(tile_of(0), next_pages);
-#pragma unroll 1
-  for (int i = 0; i < ring_stages; ++i) {
-    std::int32_t pages[loader_type::passes];
-#pragma unroll
-    for (int pass = 0; pass < loader_type::passes; ++pass) pages[pass] = next_pages[pass];
-    loader.look_up(tile_of(i + 1), next_pages);
-    if (i < count) loader.start(tile_of(i), i, pages, base);
-    commit_copies();
-  }
-  // this step's tokens, as far as they lie in the same tiles
-  constexpr int new_passes = lines / loader_type::pass_tokens;
-  std::int64_t new_from[new_passes];
-  std::uint32_t new_to[new_passes];
-#pragma unroll
-  for (int pass = 0; pass < new_passes; ++pass) {
-    const int position = base + pass * loader_type::pass_tokens + loader.token, tile = position / tile_tokens;
-    const int i = tile / Cluster;
-    const bool mine = position < shape.length && tile % Cluster == rank && i < ring_stages;
-    new_to[pass] = mine ? loader.target(i, position % tile_tokens) : nowhere;
-    new_from[pass] = mine ? loader.place(position, __ldcg(loader.table + (position >> p.page_shift))) : -1;
-  }
-  wait_for_predecessor();
-#pragma unroll
-  for (int pass = 0; pass < new_passes; ++pass)
-    if (new_to[pass] != nowhere) loader.copy(new_to[pass], new_from[pass]);
-  commit_copies();
-
-  query_tile<HeadSize> attention[QueryTiles];
-#pragma unroll
-  for (int q = 0; q < QueryTiles; ++q) attention[q].load(p, shape, q * 16);
-  const float scale = p.scale * 1.4426950408889634f;
-  int stage = 0;
-#pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    const int tile = rank + i * Cluster;
-    if (i < ring_stages && (tile + 1) * tile_tokens > base)
-      wait_copies<0>();
-    else if (i == 0)
-      wait_copies<ring_stages>();
-    else if (i < ring_stages)
-      wait_copies<ring_stages - 1>();
-    else
-      wait_copies<ring_stages - 2>();
-    __syncthreads();  // all copies of this tile are there, and nobody reads the stage before it any more
-    if (i > 0) {
-      const int ahead = i - 1 + ring_stages;
-      if (ahead < count)
-        loader.start(tile_of(ahead), stage == 0 ? ring_stages - 1 : stage - 1, next_pages, shape.length);
-      commit_copies();
-      loader.look_up(tile_of(ahead + 1), next_pages);
-    }
-    const std::uint32_t keys =
-        loader.ring + stage * 2 * loader_type::keys_bytes + warp * 16 * loader_type::line_bytes;
-#pragma unroll
-    for (int q = 0; q < QueryTiles; ++q)
-      attention[q].attend(keys, keys + loader_type::keys_bytes, tile * tile_tokens + warp * 16, scale);
-    stage = stage + 1 == ring_stages ? 0 : stage + 1;
-  }
-  wait_copies<0>();
-
-  // every block gets its columns of all warps' sums
-  if (Cluster > 1) cluster_wait();
-  const int group = p.heads / p.kv_heads, live_lines = shape.tokens * group,
-            source = rank * cluster_warps + warp;
-#pragma unroll
-  for (int q = 0; q < QueryTiles; ++q)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float& sum = attention[q].sum[half];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      const int line = q * 16 + half * 8 + lane / 4;
-      if (line >= live_lines) continue;
-      if (count > 0)
-#pragma unroll
-        for (int n = 0; n < HeadSize / 8; ++n) {
-          const int column = n * 8 % columns + lane % 4 * 2, to = n * 8 / columns;
-          float2* const at = sent + ((source * lines + line) * columns + column) / 2;
-          const float2 value{attention[q].weighted[n][2 * half], attention[q].weighted[n][2 * half + 1]};
-          if (Cluster > 1)
-            store_remote(at, to, value);
-          else
-            *at = value;
-        }
-      for (int to = lane % 4; to < Cluster; to += 4) {
-        float2* const at = softmaxes + line * sources + source;
-        if (Cluster > 1)
-          store_remote(at, to, {attention[q].largest[half], sum});
-        else
-          *at = {attention[q].largest[half], sum};
-      }
-    }
-  if (Cluster > 1) {
-    cluster_arrive();
-    cluster_wait();
   } else {
-    __syncthreads();
-  }
+    if (Cluster > 1) cluster_greet();
+    const int count = rank < tiles ? (tiles - rank + Cluster - 1) / Cluster : 0;
+    const loader_type loader(p, row, shape.length, shared_address(shared));
+    const int base = max(shape.base(), 0);
 
-  for (int line = warp; line < live_lines; line += cluster_warps) {
-    float2 mine = lane < sources ? softmaxes[line * sources + lane] : float2{-INFINITY, 0.0f};
-    float most = mine.x;
+    // what earlier steps have written
+    std::int32_t next_pages[loader_type::passes];
+    const auto tile_of = [&](int i) { return i < count ? rank + i * Cluster : tiles; };
+    loader.look_up(tile_of(0), next_pages);
+#pragma unroll 1
+    for (int i = 0; i < ring_stages; ++i) {
+      std::int32_t pages[loader_type::passes];
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2)
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
-    const float weight = mine.x == -INFINITY ? 0.0f : exp2_fast(mine.x - most);
-    float total = weight * mine.y;
+      for (int pass = 0; pass < loader_type::passes; ++pass) pages[pass] = next_pages[pass];
+      loader.look_up(tile_of(i + 1), next_pages);
+      if (i < count) loader.start(tile_of(i), i, pages, base);
+      commit_copies();
+    }
+    // this step's tokens, as far as they lie in the same tiles
+    constexpr int new_passes = lines / loader_type::pass_tokens;
+    std::int64_t new_from[new_passes];
+    std::uint32_t new_to[new_passes];
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) total += __shfl_xor_sync(~0u, total, distance);
-    const float factor = total > 0.0f ? __fdividef(1.0f, total) : 0.0f;
-    const int token = shape.first_token + line / group, head = blockIdx.y * group + line % group;
-    bf16* const to =
-        static_cast<bf16*>(p.output) + (std::int64_t{token} * p.heads + head) * HeadSize + rank * columns;
-    // eight lanes have a column each, of a quarter of the sources
+    for (int pass = 0; pass < new_passes; ++pass) {
+      const int position = base + pass * loader_type::pass_tokens + loader.token,
+                tile = position / tile_tokens;
+      const int i = tile / Cluster;
+      const bool mine = position < shape.length && tile % Cluster == rank && i < ring_stages;
+      new_to[pass] = mine ? loader.target(i, position % tile_tokens) : nowhere;
+      new_from[pass] = mine ? loader.place(position, __ldcg(loader.table + (position >> p.page_shift))) : -1;
+    }
+    wait_for_predecessor();
 #pragma unroll
-    for (int first = 0; first < columns; first += 8) {
-      float value = 0.0f;
+    for (int pass = 0; pass < new_passes; ++pass)
+      if (new_to[pass] != nowhere) loader.copy(new_to[pass], new_from[pass]);
+    commit_copies();
+
+    query_tile<HeadSize> attention[QueryTiles];
 #pragma unroll
-      for (int i = 0; i < Cluster; ++i) {
-        const int from = lane / 8 * Cluster + i;
-        const float share = __shfl_sync(~0u, weight, from);
-        const float part =
-            reinterpret_cast<const float*>(sent)[(from * lines + line) * columns + first + lane % 8];
-        value += share > 0.0f ? share * part : 0.0f;
+    for (int q = 0; q < QueryTiles; ++q) attention[q].load(p, shape, q * 16);
+    const float scale = p.scale * 1.4426950408889634f;
+    int stage = 0;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const int tile = rank + i * Cluster;
+      if (i < ring_stages && (tile + 1) * tile_tokens > base)
+        wait_copies<0>();
+      else if (i == 0)
+        wait_copies<ring_stages>();
+      else if (i < ring_stages)
+        wait_copies<ring_stages - 1>();
+      else
+        wait_copies<ring_stages - 2>();
+      __syncthreads();  // all copies of this tile are there, and nobody reads the stage before it any more
+      if (i > 0) {
+        const int ahead = i - 1 + ring_stages;
+        if (ahead < count)
+          loader.start(tile_of(ahead), stage == 0 ? ring_stages - 1 : stage - 1, next_pages, shape.length);
+        commit_copies();
+        loader.look_up(tile_of(ahead + 1), next_pages);
       }
-      value += __shfl_xor_sync(~0u, value, 8);
-      value += __shfl_xor_sync(~0u, value, 16);
-      if (lane < 8) to[first + lane] = from_float<bf16>(value * factor);
+      const std::uint32_t keys =
+          loader.ring + stage * 2 * loader_type::keys_bytes + warp * 16 * loader_type::line_bytes;
+#pragma unroll
+      for (int q = 0; q < QueryTiles; ++q)
+        attention[q].attend(keys, keys + loader_type::keys_bytes, tile * tile_tokens + warp * 16, scale);
+      stage = stage + 1 == ring_stages ? 0 : stage + 1;
+    }
+    wait_copies<0>();
+
+    if constexpr (MergeFirst && Cluster > 1) {
+      const int live_lines = live_lines_of<QueryTiles>(p, shape);
+      float* const received =
+          reinterpret_cast<float*>(softmaxes + lines * softmax_pitch<cluster_warps * max_cluster>);
+      float2* const sums = reinterpret_cast<float2*>(received + lines * HeadSize);
+      leave_shares(attention, live_lines, sent, softmaxes);
+      __syncthreads();
+      cluster_wait();
+      merge_lines<lines, HeadSize, cluster_warps>(
+          reinterpret_cast<const float*>(sent), softmaxes, live_lines,
+          [&](int line, int column, const auto& value, float log2_sum) {
+            store_remote(received + (rank * lines + line) * columns + column % columns, column / columns,
+                         float4{value[0], value[1], value[2], value[3]});
+            if (column % columns == 0)
+              store_remote(sums + line * softmax_pitch<Cluster> + rank, column / columns,
+                           float2{log2_sum, 1.0f});
+          });
+      cluster_arrive();
+      cluster_wait();
+      merge_lines<lines, columns, Cluster>(
+          received, sums, live_lines, [&](int line, int column, const auto& value, float) {
+            store_line<HeadSize>(p, shape, line, rank * columns + column, value);
+          });
+    } else {
+      // every block gets its columns of all warps' sums
+      if (Cluster > 1) cluster_wait();
+      const int live_lines = live_lines_of<QueryTiles>(p, shape), source = rank * cluster_warps + warp;
+#pragma unroll
+      for (int q = 0; q < QueryTiles; ++q)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float& sum = attention[q].sum[half];
+          sum += __shfl_xor_sync(~0u, sum, 1);
+          sum += __shfl_xor_sync(~0u, sum, 2);
+          const int line = q * 16 + half * 8 + lane / 4;
+          if (line >= live_lines) continue;
+          if (count > 0)
+#pragma unroll
+            for (int n = 0; n < HeadSize / 8; ++n) {
+              const int column = n * 8 % columns + lane % 4 * 2, to = n * 8 / columns;
+              float2* const at = sent + ((source * lines + line) * columns + column) / 2;
+              const float2 value{attention[q].weighted[n][2 * half], attention[q].weighted[n][2 * half + 1]};
+              if (Cluster > 1)
+                store_remote(at, to, value);
+              else
+                *at = value;
+            }
+          for (int to = lane % 4; to < Cluster; to += 4) {
+            float2* const at = softmaxes + line * softmax_pitch<sources> + source;
+            if (Cluster > 1)
+              store_remote(at, to, {attention[q].largest[half], sum});
+            else
+              *at = {attention[q].largest[half], sum};
+          }
+        }
+      if (Cluster > 1) {
+        cluster_arrive();
+        cluster_wait();
+      } else {
+        __syncthreads();
+      }
+
+      merge_lines<lines, columns, sources>(reinterpret_cast<const float*>(sent), softmaxes, live_lines,
+                                           [&](int line, int column, const auto& value, float) {
+                                             store_line<HeadSize>(p, shape, line, rank * columns + column,
+                                                                  value);
+                                           });
     }
   }
+  if (__any_sync(~0u, tiles_of(longest) > params.long_tiles))
+    attend_long_rows<HeadSize, QueryTiles>(params, shared, sent, softmaxes);
+}
+
+template <int HeadSize, int QueryTiles, int Cluster, bool MergeFirst>
+void launch_kernel(stream_ref at, const cluster_params& p, int grid_rows) {
+  const auto kernel = cluster_attention_kernel<HeadSize, QueryTiles, Cluster, MergeFirst>;
+  constexpr int bytes = shared_bytes<HeadSize, QueryTiles, MergeFirst>;
+  STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  launch<cluster_params>(at, "cluster_attention", kernel, dim3(Cluster, p.op.kv_heads, grid_rows),
+                         dim3(cluster_threads), p, bytes);
 }
 
 template <int HeadSize, int QueryTiles, int Cluster>
-void launch_cluster(stream_ref at, const paged_attention_params& p) {
-  const auto kernel = cluster_attention_kernel<HeadSize, QueryTiles, Cluster>;
-  constexpr int bytes = shared_bytes<HeadSize, QueryTiles>;
-  STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch<paged_attention_params>(at, "cluster_attention", kernel, dim3(Cluster, p.kv_heads, p.rows),
-                                 dim3(cluster_threads), p, bytes);
+void launch_cluster(stream_ref at, const cluster_params& p, int grid_rows) {
+  // one token's lines are too few for a merge of their own
+  if (QueryTiles > 1 || p.merge_first)
+    return launch_kernel<HeadSize, QueryTiles, Cluster, true>(at, p, grid_rows);
+  launch_kernel<HeadSize, QueryTiles, Cluster, false>(at, p, grid_rows);
 }
 
 /// Defined in cluster_attention_<head size>.cu.
 template <int HeadSize, int QueryTiles>
-void launch_tiles(stream_ref at, const paged_attention_params& p, int cluster);
+void launch_tiles(stream_ref at, const cluster_params& p, int cluster, int grid_rows);
 
-#define STEPGRAPH_CLUSTER_ATTENTION(HeadSize, QueryTiles)                                                \
-  template <>                                                                                            \
-  void launch_tiles<HeadSize, QueryTiles>(stream_ref at, const paged_attention_params& p, int cluster) { \
-    if (cluster == 8) return launch_cluster<HeadSize, QueryTiles, 8>(at, p);                             \
-    if (cluster == 4) return launch_cluster<HeadSize, QueryTiles, 4>(at, p);                             \
-    if (cluster == 2) return launch_cluster<HeadSize, QueryTiles, 2>(at, p);                             \
-    launch_cluster<HeadSize, QueryTiles, 1>(at, p);                                                      \
+#define STEPGRAPH_CLUSTER_ATTENTION(HeadSize, QueryTiles)                                      \
+  template <>                                                                                  \
+  void launch_tiles<HeadSize, QueryTiles>(stream_ref at, const cluster_params& p, int cluster, \
+                                          int grid_rows) {                                     \
+    if (cluster == 8) return launch_cluster<HeadSize, QueryTiles, 8>(at, p, grid_rows);        \
+    if (cluster == 4) return launch_cluster<HeadSize, QueryTiles, 4>(at, p, grid_rows);        \
+    if (cluster == 2) return launch_cluster<HeadSize, QueryTiles, 2>(at, p, grid_rows);        \
+    launch_cluster<HeadSize, QueryTiles, 1>(at, p, grid_rows);                                 \
   }
 
 }  // namespace stepgraph::llama::detail

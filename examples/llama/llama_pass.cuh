@@ -60,7 +60,7 @@ class typed_pass final : public forward_pass {
       layer(step, s, l, fused);
       if (step.hidden) keep_taps(step, s, l);
     }
-    if (step.hidden_out) keep_hidden(step, s);
+    if (step.hidden_out && !fused) keep_hidden(step, s);
     head(step, s, fused);
   }
 
@@ -201,7 +201,12 @@ class typed_pass final : public forward_pass {
                                                 .residual = s.hidden,
                                                 .gain = next_gain,
                                                 .x = s.normed,
-                                                .squares = s.squares});
+                                                .squares = s.squares,
+                                                .copy = {.to = last ? step.hidden_out : nullptr,
+                                                         .causal_length = step.causal_length,
+                                                         .row_of = step.row_of,
+                                                         .last_row = step.last_row,
+                                                         .out_line = step.out_line}});
   }
 
   void plain_layer(const step_context& step, const scratch& s, int l) const {
@@ -319,7 +324,7 @@ class typed_pass final : public forward_pass {
 
   /// Enough for every bucket: what a launch needs depends on how many of a row's queries share a tile alone.
   std::size_t attention_workspace_bytes() const {
-    std::size_t bytes = 0;
+    std::size_t bytes = cluster_attention_workspace_bytes(where_);
     for (int tokens = 1; tokens <= 64; ++tokens)
       bytes = std::max(bytes, paged_attention_workspace_bytes(where_, attention_shape(1, tokens)));
     return bytes;

@@ -67,20 +67,28 @@ template <>
 struct skinny_epilogue<residual_product> {
   static constexpr int row_tiles = 1;
   static constexpr bool early = false;
-  struct token_state {};
+  struct token_state {
+    std::int64_t copy = -1;  // element of the copy where the token's line begins
+  };
   struct operand {
     float2 residual, gain;
   };
 
   __device__ static int row(const residual_product&, int tile, int) { return tile * tile_rows; }
-  __device__ static token_state begin(const residual_product&, int) { return {}; }
+  __device__ static token_state begin(const residual_product& p, int token) {
+    const residual_copy& copy = p.copy;
+    if (!copy.to || __ldcg(copy.causal_length + token) <= 0) return {};
+    const int row = __ldcg(copy.row_of + token);
+    if (__ldcg(copy.last_row + row) != token) return {};
+    return {std::int64_t{copy.out_line ? __ldcg(copy.out_line + row) : row} * p.in.rows};
+  }
   __device__ static operand fetch(const residual_product& p, const token_state&, int token, int tile,
                                   int pair) {
     const int at = tile * tile_rows + 2 * pair;
     return {.residual = *reinterpret_cast<const float2*>(p.residual + std::int64_t{token} * p.in.rows + at),
             .gain = *reinterpret_cast<const float2*>(p.gain + at)};
   }
-  __device__ static void finish(const residual_product& p, const token_state&, const operand& with,
+  __device__ static void finish(const residual_product& p, const token_state& state, const operand& with,
                                 bool there, int token, int tile, int pair, const float2 (&sum)[row_tiles]) {
     const float a = with.residual.x + sum[0].x, b = with.residual.y + sum[0].y;
     float squares = a * a + b * b;
@@ -89,6 +97,8 @@ struct skinny_epilogue<residual_product> {
     if (!there) return;
     const std::int64_t to = std::int64_t{token} * p.in.rows + tile * tile_rows + 2 * pair;
     *reinterpret_cast<float2*>(p.residual + to) = {a, b};
+    if (state.copy >= 0)
+      *reinterpret_cast<float2*>(p.copy.to + state.copy + tile * tile_rows + 2 * pair) = {a, b};
     *reinterpret_cast<std::uint32_t*>(p.x + to) = pack_pair(a * with.gain.x, b * with.gain.y);
     if (pair == 0) p.squares[std::int64_t{token} * (p.in.rows / tile_rows) + tile] = squares;
   }

@@ -51,6 +51,15 @@ struct qkv_product {
   int head_size = 0;  // multiple of 8
 };
 
+/// Where the residual of each row's last token goes as well: line out_line[row], or `row` itself.
+struct residual_copy {
+  float* to = nullptr;                          // out [*, rows of the product], or null: nowhere
+  const std::int32_t* causal_length = nullptr;  // [tokens], 0: no token of a row
+  const std::int32_t* row_of = nullptr;         // [tokens]
+  const std::int32_t* last_row = nullptr;       // [rows] last token
+  const std::int32_t* out_line = nullptr;       // [rows] or null
+};
+
 /// residual += product, and what the next product needs of it.
 struct residual_product {
   skinny_input in{};            // rows: multiple of 8
@@ -58,6 +67,7 @@ struct residual_product {
   const float* gain = nullptr;  // [rows] of the norm that follows
   bf16* x = nullptr;            // out [tokens, rows]: bf16(residual * gain)
   float* squares = nullptr;     // out [tokens, rows / 8]
+  residual_copy copy{};
 };
 
 /// silu(gate) * up, of which the weights hold gate's rows, then up's.

@@ -23,13 +23,13 @@ struct token_inputs_op {
   template <class Team, class Visit>
   STEPGRAPH_HD void vectors(Team& team, bool short_rows, const Visit& visit) const {
     const query_tokens query{p.query_counts, false, p.max_query_count, p.tokens};
-    const std::int32_t live_tokens = scan_query_tokens(
-        team, p.lengths, query, p.cu_seqlens_q, p.faults, id, query.first_raw(team, p.lengths),
-        [&](int row, int first, int end) {
-          p.lengths.length_reported(row, p.faults, id);
-          if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
-          for (int token = first; short_rows && token < end; ++token) p.row_of[token] = row;
-        });
+    const std::int32_t live_tokens =
+        scan_query_tokens(team, p.lengths, query, p.cu_seqlens_q, p.faults, id,
+                          query.first_raw(team, p.lengths), [&](int row, int first, int end) {
+                            p.lengths.length_reported(row, p.faults, id);
+                            if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
+                            for (int token = first; short_rows && token < end; ++token) p.row_of[token] = row;
+                          });
     team.sync();
     for (int token = team.rank(); token < p.tokens; token += team.size()) {
       token_place at{0, 0, 0};

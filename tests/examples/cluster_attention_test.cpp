@@ -32,7 +32,7 @@ ragged some_rows(std::mt19937_64& engine, int rows, int row_tokens, int longest)
 }
 
 void check_rows(int head_size, int kv_heads, int group, int rows, int row_tokens, int longest, int page_shift,
-                std::mt19937_64& engine) {
+                std::mt19937_64& engine, const llama::cluster_options& options = {}) {
   const int heads = kv_heads * group, page_size = 1 << page_shift;
   const int columns = (longest + page_size - 1) / page_size + 2, spare = 3;
   CAPTURE(head_size);
@@ -77,6 +77,8 @@ void check_rows(int head_size, int kv_heads, int group, int rows, int row_tokens
       device_query(at.ref(), query), output(at.ref(), query.size(), poison);
   const device_vector<std::int32_t> device_table(at.ref(), table), cu(at.ref(), batch.cu_seqlens_q),
       lengths(at.ref(), batch.lengths);
+  const device_vector<std::int32_t> workspace(
+      at.ref(), static_cast<std::int64_t>(llama::cluster_attention_workspace_bytes(test_device()) / 4), 0);
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   const paged_attention_params params{.type = element_type::bf16,
                                       .query = device_query.data(),
@@ -98,9 +100,12 @@ void check_rows(int head_size, int kv_heads, int group, int rows, int row_tokens
                                       .page_shift = page_shift,
                                       .scale = scale,
                                       .cu_seqlens_q = cu.data(),
-                                      .cache_seqlens = lengths.data()};
+                                      .cache_seqlens = lengths.data(),
+                                      .workspace = workspace.data(),
+                                      .workspace_bytes = static_cast<std::size_t>(workspace.size()) * 4};
   REQUIRE(llama::has_cluster_attention(test_device(), params, row_tokens));
-  llama::cluster_attention(at.ref(), params, row_tokens);
+  // twice: the first leaves the workspace as it found it
+  for (int i = 0; i < 2; ++i) llama::cluster_attention(at.ref(), params, row_tokens, options);
   const std::vector<bf16> got = output.get();
 
   double difference = 0, size = 0;
@@ -150,5 +155,22 @@ TEST_CASE("cluster attention: every cluster size and tile count equals plain loo
     const int longest = std::array{1, 63, 64, 65, 300, 700}[engine() % 6] + row_tokens;
     check_rows(head_size, kv_heads, group, rows, row_tokens, rows == 1 ? longest * 4 : longest, page_shift,
                engine);
+  }
+}
+
+TEST_CASE("cluster attention: rows too long for their own blocks are shared by all") {
+  if (test_device().is_host()) {
+    MESSAGE("it runs on a GPU alone: skipped");
+    return;
+  }
+  std::mt19937_64 engine(test_seed());
+  for (int round = 0; round < test_rounds(24); ++round) {
+    const int rows = std::array{1, 5, 12, 31, 40, 80}[round % 6], group = 1 + static_cast<int>(engine() % 4),
+              kv_heads = 1 + static_cast<int>(engine() % 3),
+              row_tokens = 1 + static_cast<int>(engine() % (32 / group));
+    // some rows or all are long, of more tiles than there are blocks or fewer, with blocks to help or without
+    const int longest = std::array{130, 700, 1500}[engine() % 3] * (rows <= 5 ? 4 : 1) + row_tokens;
+    check_rows(64, kv_heads, group, rows, row_tokens, longest, static_cast<int>(engine() % 7), engine,
+               {.long_tiles = static_cast<int>(engine() % 3), .blocks = engine() % 2 ? 1 : 264});
   }
 }

@@ -144,6 +144,72 @@ TEST_CASE("plain product: weights times lines of x, wherever they lie, with the 
   }
 }
 
+namespace {
+
+/// Tokens of rows, some of none, some dead, and the line where each row's last token's residual goes.
+struct copied_rows {
+  std::vector<std::int32_t> causal_length, row_of, last_row, out_line;
+
+  copied_rows(numbers& random, int tokens) : causal_length(tokens, 0), row_of(tokens, 0) {
+    const int live = random.between(0, tokens);
+    for (int token = 0; token < live;) {
+      const int own = std::min(random.between(0, 4), live - token), row = static_cast<int>(last_row.size());
+      for (int i = 0; i < own; ++i, ++token) {
+        causal_length[token] = random.between(1, 100);
+        row_of[token] = row;
+      }
+      last_row.push_back(own > 0 ? token - 1 : 0);
+    }
+    last_row.push_back(0);  // a dead row
+    for (std::size_t row = 0; row < last_row.size(); ++row)
+      out_line.push_back(static_cast<std::int32_t>(last_row.size() - row));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("residual product: the last token of each row goes to its line as well, nothing else") {
+  if (!has_kernels()) return;
+  const stream at(test_device());
+  numbers random(test_seed() + 7);
+  for (int round = 0; round < test_rounds(12); ++round) {
+    const int rows = 8 * random.between(1, 40), columns = 32 * random.between(1, 30),
+              tokens = some_tokens(random, round);
+    CAPTURE(rows);
+    CAPTURE(tokens);
+    const problem p(at.ref(), random, rows, columns, tokens, false);
+    const copied_rows batch(random, tokens);
+    const bool by_line = round % 2 == 0;
+    const std::int64_t lines = std::ssize(batch.last_row) + 1;
+    const device_vector<float> residual(at.ref(), random.normal(std::int64_t{tokens} * rows, 5.0f)),
+        gains(at.ref(), random.normal(rows)), squares(at.ref(), std::int64_t{tokens} * rows / 8, 0.0f),
+        copy(at.ref(), lines * rows, -7.0f);
+    const device_vector<bf16> x(at.ref(), std::int64_t{tokens} * rows, bf16{0});
+    const device_vector<std::int32_t> causal(at.ref(), batch.causal_length), row_of(at.ref(), batch.row_of),
+        last(at.ref(), batch.last_row), out(at.ref(), batch.out_line);
+    llama::skinny_matmul(at.ref(),
+                         llama::residual_product{.in = p.input(),
+                                                 .residual = residual.data(),
+                                                 .gain = gains.data(),
+                                                 .x = x.data(),
+                                                 .squares = squares.data(),
+                                                 .copy = {.to = copy.data(),
+                                                          .causal_length = causal.data(),
+                                                          .row_of = row_of.data(),
+                                                          .last_row = last.data(),
+                                                          .out_line = by_line ? out.data() : nullptr}});
+    const std::vector<float> all = residual.get(), got = copy.get();
+    std::vector<float> want(got.size(), -7.0f);
+    for (std::size_t row = 0; row < batch.last_row.size(); ++row) {
+      const int token = batch.last_row[row];
+      if (batch.causal_length[token] == 0 || batch.row_of[token] != static_cast<int>(row)) continue;
+      const std::int64_t line = by_line ? batch.out_line[row] : static_cast<std::int64_t>(row);
+      std::copy_n(all.begin() + std::int64_t{token} * rows, rows, want.begin() + line * rows);
+    }
+    CHECK((got == want));
+  }
+}
+
 TEST_CASE("residual product: adds, and leaves what the next norm and product need") {
   if (!has_kernels()) return;
   const stream at(test_device());
