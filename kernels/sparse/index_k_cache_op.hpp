@@ -35,7 +35,8 @@ STEPGRAPH_HD bool moves_wide(const index_k_cache& cache) {
 struct set_k_and_s_op {
   static constexpr const char* name = "set_k_and_s";
   static constexpr op_id id = op_id::set_k_and_s;
-  static constexpr bool warp_a_line = true;
+  static constexpr bool warp_a_line = true, has_vectors = false;
+  static constexpr int threads = 128, blocks_a_multiprocessor = 32;
   static constexpr int tokens_a_line = 4;
   struct state {
     int live;  // lines
@@ -45,7 +46,6 @@ struct set_k_and_s_op {
 
   STEPGRAPH_HD static int lines_of(int tokens) { return (tokens + tokens_a_line - 1) / tokens_a_line; }
   STEPGRAPH_HD int lines() const { return lines_of(p.tokens); }
-  STEPGRAPH_HD static int parts_shift() { return 0; }
   STEPGRAPH_HD static int columns() { return tokens_a_line * index_k_cache::key_bytes / 4; }
   template <class Team>
   STEPGRAPH_HD state begin(Team&) const {
@@ -53,12 +53,10 @@ struct set_k_and_s_op {
     return {lines_of(tokens), tokens};
   }
   template <class Team>
-  STEPGRAPH_HD void vectors(Team&) const {}
-  template <class Team>
   STEPGRAPH_HD void dead(Team&, int) const {}
 
   template <class Team>
-  STEPGRAPH_HD void line(Team& team, const state& known, int index, int) const {
+  STEPGRAPH_HD void line(Team& team, const state& known, int index) const {
     const int first = index * tokens_a_line;
     const int count = known.tokens - first < tokens_a_line ? known.tokens - first : tokens_a_line;
     if (moves_wide(p.cache) && aligned16(p.keys) && (p.key_stride & 15) == 0)

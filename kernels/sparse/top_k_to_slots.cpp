@@ -6,7 +6,7 @@
 namespace stepgraph {
 
 void top_k_to_slots(stream_ref at, const top_k_to_slots_params& p) {
-  constexpr const char* op = top_k_to_slots_op::name;
+  constexpr const char* op = top_k_to_slots_op_of<true>::name;
   STEPGRAPH_EXPECTS(p.live_tokens, op, ": live_tokens is null");
   STEPGRAPH_EXPECTS(p.tokens > 0, op, ": tokens must be positive, got ", p.tokens);
   STEPGRAPH_EXPECTS(p.topk > 0, op, ": topk must be positive, got ", p.topk);
@@ -27,7 +27,16 @@ void top_k_to_slots(stream_ref at, const top_k_to_slots_params& p) {
   STEPGRAPH_EXPECTS(p.slots, op, ": slots is null");
   STEPGRAPH_EXPECTS(p.slots.skip == -1, op, ": slots.skip must be -1, got ", p.slots.skip);
   detail::check_table(op, "slots", p.slots, p.tokens, p.topk);
-  launch_lines(at, top_k_to_slots_op::with_parts(p, 2048));
+  const auto lie = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) & 15; };
+  const bool wide = lie(p.indices.data) == lie(p.slots.data) && ((p.index_stride - p.slots.stride) & 3) == 0;
+  if (p.row_of && wide)
+    launch_lines(at, top_k_to_slots_op_of<true, true>{p});
+  else if (p.row_of)
+    launch_lines(at, top_k_to_slots_op_of<true, false>{p});
+  else if (wide)
+    launch_lines(at, top_k_to_slots_op_of<false, true>{p});
+  else
+    launch_lines(at, top_k_to_slots_op_of<false, false>{p});
 }
 
 }  // namespace stepgraph
