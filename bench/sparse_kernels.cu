@@ -23,6 +23,19 @@ void combined(stream_ref at, const combine_top_k_and_window_params& p) {
   launch_lines_shaped<op, threads, blocks>(at, op::with(p));
 }
 
+template <int megabytes>
+void combined_kept(stream_ref at, const combine_top_k_and_window_params& p) {
+  auto kept = p;
+  kept.kept = static_cast<std::int32_t>((std::int64_t{megabytes} << 20) / (4 * p.padded_width()));
+  combine_top_k_and_window(at, kept);
+}
+template <int megabytes>
+void gather_kept(stream_ref at, const get_k_and_s_params& p) {
+  auto kept = p;
+  kept.kept = (std::int64_t{megabytes} << 20) / index_k_cache::key_bytes;
+  get_k_and_s(at, kept);
+}
+
 template <bool shared_lines, int threads, int blocks>
 void top_k(stream_ref at, const top_k_to_slots_params& p) {
   if (shared_lines != (p.row_of != nullptr)) return top_k_to_slots(at, p);
@@ -33,7 +46,7 @@ void top_k(stream_ref at, const top_k_to_slots_params& p) {
 /// What the launch and its chain of loads cost without the table: slots are the indices.
 struct no_table_op : top_k_to_slots_op_of<false> {
   template <class Team>
-  STEPGRAPH_HD void line(Team& team, const state&, int token) const {
+  STEPGRAPH_HD void line(Team& team, const state&, int token, const place&) const {
     const std::int32_t* const indices =
         static_cast<const std::int32_t*>(p.indices.data) + token * p.index_stride;
     std::int32_t index[5];
@@ -56,6 +69,11 @@ const std::vector<kernel_variant<get_k_and_s_params>>& gather_variants() {
   static const std::vector<kernel_variant<get_k_and_s_params>> all = {
       {"tile driver",
        [](stream_ref at, const get_k_and_s_params& p) { launch_tiles_cuda(at, tiled_gather{p}); }},
+      {"the last 0 MB to leave", gather_kept<0>},
+      {"the first 8 MB stay", gather_kept<8>},
+      {"the first 12 MB stay", gather_kept<12>},
+      {"the first 16 MB stay", gather_kept<16>},
+      {"the first 24 MB stay", gather_kept<24>},
       {"128 threads, 4 pieces, 8 blocks", gather<128, 4, 8>},
       {"128 threads, 4 pieces, 8 blocks, neither kept", gather<128, 4, 8, reuse::neither>},
       {"64 threads, 4 pieces, 16 blocks, neither kept", gather<64, 4, 16, reuse::neither>},
@@ -82,6 +100,11 @@ const std::vector<kernel_variant<top_k_to_slots_params>>& top_k_variants() {
 
 const std::vector<kernel_variant<combine_top_k_and_window_params>>& combine_variants() {
   static const std::vector<kernel_variant<combine_top_k_and_window_params>> all = {
+      {"the first 0 MB stay", combined_kept<0>},
+      {"the first 8 MB stay", combined_kept<8>},
+      {"the first 12 MB stay", combined_kept<12>},
+      {"the first 16 MB stay", combined_kept<16>},
+      {"the first 24 MB stay", combined_kept<24>},
       {"128 threads, 8 blocks", combined<reuse::neither, 5, 128, 8>},
       {"64 threads, 32 blocks", combined<reuse::neither, 5, 64, 32>},
       {"256 threads, 8 blocks", combined<reuse::neither, 5, 256, 8>},

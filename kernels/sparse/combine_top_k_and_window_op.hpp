@@ -27,6 +27,10 @@ struct combine_top_k_and_window_op_of {
     std::int32_t first;        // query_start_loc[0]
     std::int32_t begun[kept];  // tokens before rows 1 + rank, 1 + rank + size, ...
   };
+  struct place {
+    const std::int32_t* indices;
+    std::int32_t* out;
+  };
   combine_top_k_and_window_params p;
   int ratio_shift;  // log2 of the ratio, or -1: a division takes as long as a load
 
@@ -79,31 +83,36 @@ struct combine_top_k_and_window_op_of {
   template <class Team>
   STEPGRAPH_HD void dead(Team& team, int token) const {
     if (team.rank() == 0) p.length[token] = 0;
-    if (p.indices.tail.mode == tail_mode::whole)
+    if (p.indices.tail.mode == tail_mode::whole) [[unlikely]]
       fill_tail(team, p.indices.line(token), 0, static_cast<std::int32_t>(p.indices.columns),
                 p.indices.tail.value);
   }
 
   template <class Team>
-  STEPGRAPH_HD void line(Team& team, const state& known, int token) const {
-    const std::int32_t* const indices =
-        static_cast<const std::int32_t*>(p.topk_indices.data) + token * p.topk_stride;
-    std::int32_t* const out = p.indices.line(token);
-    const row_numbers of = numbers_of(row_of(team, known, token));
-    const std::int32_t width = p.padded_width(), lane = team.rank() * 4;
+  STEPGRAPH_HD place place_of(Team&, int token) const {
+    return {settled(static_cast<const std::int32_t*>(p.topk_indices.data) + token * p.topk_stride),
+            settled(p.indices.line(token))};
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void line(Team& team, const state& known, int token, const place& at) const {
+    const auto [indices, out] = at;
+    const std::int32_t width = p.padded_width();
     if constexpr (wide && Team::size() > 1) {
-      quad index[quads];
-      load(index, indices, lane);
-      const content has = content_of(team, known, of, token);
-      store(has, index, out, lane, width);
-      constexpr std::int32_t each = 128 * quads;
+      content has;
+      bool known_content = false;
       STEPGRAPH_NO_UNROLL
-      for (std::int32_t x = lane + each; x < width; x += each) {
+      for (std::int32_t x = team.rank() * 4; x < width; x += 128 * quads) {
+        quad index[quads];
         load(index, indices, x);
-        store(has, index, out, x, width);
+        if (!known_content) {
+          has = content_of(team, known, numbers_of(row_of(team, known, token)), token);
+          known_content = true;
+        }
+        store(has, index, out, x, width, token < p.kept);
       }
     } else {
-      const content has = content_of(team, known, of, token);
+      const content has = content_of(team, known, numbers_of(row_of(team, known, token)), token);
       constexpr std::int32_t size = Team::size();
       STEPGRAPH_NO_UNROLL
       for (std::int32_t x = team.rank(); x < width; x += 4 * size) {
@@ -115,8 +124,8 @@ struct combine_top_k_and_window_op_of {
           if (x + i * size < width) out[x + i * size] = has(x + i * size, index[i]);
       }
     }
-    const std::int32_t written = p.indices.tail.written(width, p.indices.columns);
-    if (written > width) fill_tail(team, out, width, written, p.indices.tail.value);
+    if (p.indices.tail.mode != tail_mode::none) [[unlikely]]
+      tail(team.rank(), team.size(), out);
   }
 
  private:
@@ -129,9 +138,12 @@ struct combine_top_k_and_window_op_of {
     /// Column x, whose top-k index, if it has one, is `index`. Sums are unsigned, as an embedder's wild index may
     /// not overflow.
     STEPGRAPH_HD std::int32_t operator()(std::int32_t x, std::int32_t index) const {
-      const bool compressed = x < topk, there = compressed ? index >= 0 : x >= window_from && x < end;
-      const auto added = static_cast<std::uint32_t>(compressed ? index : x);
-      return there ? static_cast<std::int32_t>((compressed ? compressed_base : window_base) + added) : -1;
+      const std::int32_t compressed =
+          index < 0 ? -1 : static_cast<std::int32_t>(compressed_base + static_cast<std::uint32_t>(index));
+      const std::int32_t of_window =
+          x >= window_from && x < end ? static_cast<std::int32_t>(window_base + static_cast<std::uint32_t>(x))
+                                      : -1;
+      return x < topk ? compressed : of_window;
     }
   };
 
@@ -142,14 +154,26 @@ struct combine_top_k_and_window_op_of {
       index[k] = load_quad_if<again>(x + 128 * k < p.topk, indices + x + 128 * k);
   }
   STEPGRAPH_HD static void store(const content& has, const quad (&index)[quads], std::int32_t* out,
-                                 std::int32_t x, std::int32_t width) {
+                                 std::int32_t x, std::int32_t width, bool stays) {
     STEPGRAPH_UNROLL
     for (int k = 0; k < quads; ++k) {
       const std::int32_t at = x + 128 * k;
       if (at >= width) continue;
-      store_quad<again>(out + at, {{has(at, index[k].v[0]), has(at + 1, index[k].v[1]),
-                                    has(at + 2, index[k].v[2]), has(at + 3, index[k].v[3])}});
+      const quad value{{has(at, index[k].v[0]), has(at + 1, index[k].v[1]), has(at + 2, index[k].v[2]),
+                        has(at + 3, index[k].v[3])}};
+      if (stays)
+        store_quad_kept(out + at, value);
+      else
+        store_quad<again>(out + at, value);
     }
+  }
+
+  STEPGRAPH_COLD void tail(int rank, int size, std::int32_t* out) const {
+    const std::int32_t written = p.indices.tail.written(p.padded_width(), p.indices.columns);
+    for (std::int32_t x = p.padded_width() + rank; x < written; x += size) out[x] = p.indices.tail.value;
+  }
+  STEPGRAPH_COLD void report(int row, std::int32_t gathered) const {
+    p.faults.report(id, row, row_status::window_not_gathered, gathered);
   }
 
   /// `start` as tokens after the first; wild ones wrap.
@@ -218,7 +242,7 @@ struct combine_top_k_and_window_op_of {
     if (team.rank() == 0) {
       p.length[token] = topk + window;
       if (missing > 0) [[unlikely]]
-        p.faults.report(id, of.row, row_status::window_not_gathered, of.gathered);
+        report(of.row, of.gathered);
     }
     return {.topk = topk,
             .window_from = topk + missing,

@@ -42,6 +42,7 @@ struct set_k_and_s_op {
     int live;  // lines
     int tokens;
   };
+  struct place {};
   set_k_and_s_params p;
 
   STEPGRAPH_HD static int lines_of(int tokens) { return (tokens + tokens_a_line - 1) / tokens_a_line; }
@@ -56,7 +57,12 @@ struct set_k_and_s_op {
   STEPGRAPH_HD void dead(Team&, int) const {}
 
   template <class Team>
-  STEPGRAPH_HD void line(Team& team, const state& known, int index) const {
+  STEPGRAPH_HD static place place_of(Team&, int) {
+    return {};
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void line(Team& team, const state& known, int index, const place&) const {
     const int first = index * tokens_a_line;
     const int count = known.tokens - first < tokens_a_line ? known.tokens - first : tokens_a_line;
     if (moves_wide(p.cache) && aligned16(p.keys) && (p.key_stride & 15) == 0)
@@ -230,12 +236,17 @@ struct get_k_and_s_op {
         scale[k] = *reinterpret_cast<const std::uint32_t*>(p.cache.data +
                                                            p.cache.scale_at(page[at], in_page(of[at].token)));
     }
+    const bool stays = begin < p.kept;
     STEPGRAPH_UNROLL
     for (int k = 0; k < in_flight; ++k) {
       const int piece = team.rank() + k * step;
-      if (p.keys && piece / key_piece::a_key <= most)
-        key_piece::store<true, again>(
-            p.keys + std::int64_t{begin} * index_k_cache::key_bytes + piece * key_piece::bytes, key[k]);
+      if (!p.keys || piece / key_piece::a_key > most) continue;
+      std::uint8_t* const to =
+          p.keys + std::int64_t{begin} * index_k_cache::key_bytes + piece * key_piece::bytes;
+      if (stays)
+        store_quad_kept(to, key[k]);
+      else
+        key_piece::store<true, again>(to, key[k]);
     }
     STEPGRAPH_UNROLL
     for (int k = 0; k < scales; ++k) {

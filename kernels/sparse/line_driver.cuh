@@ -105,8 +105,9 @@ __global__ void __launch_bounds__(threads, 1024 / threads) run_lines(const __gri
     const auto state = op.begin(team);
     const int teams = static_cast<int>(gridDim.x) * teams_a_block - vector_teams;
     for (int index = own - vector_teams; index < op.lines(); index += teams) {
+      const auto place = op.place_of(team, index);
       if (index < state.live)
-        op.line(team, state, index);
+        op.line(team, state, index, place);
       else
         op.dead(team, index);
     }

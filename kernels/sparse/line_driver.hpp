@@ -22,7 +22,8 @@
 ///     int lines() const;    // captured
 ///     int columns() const;  // about, of a line: what makes other threads worth waking on the host
 ///     template <class Team> state begin(Team&) const;  // once a team; `state.live` lines are live
-///     template <class Team> void line(Team&, const state&, int index) const;  // a live line
+///     template <class Team> place place_of(Team&, int index) const;  // what does not hang on its being live
+///     template <class Team> void line(Team&, const state&, int index, const place&) const;  // a live line
 ///     template <class Team> void dead(Team&, int index) const;                // a dead one's fixed-size part
 ///     template <class Team> void vectors(Team&) const;                        // by one team, if has_vectors
 ///   };
@@ -51,7 +52,7 @@ void run_lines_host(const Op& op) {
     lone_team mine;
     for (auto index = static_cast<int>(first); index < last; ++index)
       if (index < state.live)
-        op.line(mine, state, index);
+        op.line(mine, state, index, op.place_of(mine, index));
       else
         op.dead(mine, index);
   };

@@ -4,6 +4,17 @@
 #include "kernels/sparse/top_k_to_slots_op.hpp"
 
 namespace stepgraph {
+namespace {
+
+template <top_k_form form>
+void launch_form(stream_ref at, const top_k_to_slots_params& p) {
+  if (p.row_of)
+    launch_lines(at, top_k_to_slots_op_of<true, form>{p});
+  else
+    launch_lines(at, top_k_to_slots_op_of<false, form>{p});
+}
+
+}  // namespace
 
 void top_k_to_slots(stream_ref at, const top_k_to_slots_params& p) {
   constexpr const char* op = top_k_to_slots_op_of<true>::name;
@@ -29,14 +40,12 @@ void top_k_to_slots(stream_ref at, const top_k_to_slots_params& p) {
   detail::check_table(op, "slots", p.slots, p.tokens, p.topk);
   const auto lie = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) & 15; };
   const bool wide = lie(p.indices.data) == lie(p.slots.data) && ((p.index_stride - p.slots.stride) & 3) == 0;
-  if (p.row_of && wide)
-    launch_lines(at, top_k_to_slots_op_of<true, true>{p});
-  else if (p.row_of)
-    launch_lines(at, top_k_to_slots_op_of<true, false>{p});
-  else if (wide)
-    launch_lines(at, top_k_to_slots_op_of<false, true>{p});
+  if (!wide)
+    launch_form<top_k_form::narrow>(at, p);
+  else if (p.count || p.last_plus_one || p.slots.tail.mode != tail_mode::none)
+    launch_form<top_k_form::wide>(at, p);
   else
-    launch_lines(at, top_k_to_slots_op_of<false, false>{p});
+    launch_form<top_k_form::plain>(at, p);
 }
 
 }  // namespace stepgraph

@@ -6,10 +6,17 @@
 
 namespace stepgraph {
 
+/// What a line of indices and slots is like.
+enum class top_k_form {
+  plain,   // wide, and nothing is written but slots
+  wide,    // an index and its slot lie alike to 16 bytes
+  narrow,  // they do not
+};
+
 /// Body of `top_k_to_slots`. A line is a token. `shared_lines`: several tokens look up one line of the table;
 /// where their indices lie close together the line is read whole, as single entries wanted by many
-/// multiprocessors at once come slowly. `wide`: an entry of the indices and its slot lie alike to 16 bytes.
-template <bool shared_lines, bool wide_lines = true>
+/// multiprocessors at once come slowly.
+template <bool shared_lines, top_k_form form = top_k_form::plain>
 struct top_k_to_slots_op_of {
   static constexpr const char* name = "top_k_to_slots";
   static constexpr op_id id = op_id::top_k_to_slots;
@@ -18,6 +25,13 @@ struct top_k_to_slots_op_of {
   static constexpr int room = shared_lines ? 8192 : 0;
   struct state {
     int live;
+  };
+  /// A token's lines, and a thread's share of them. Columns [head, end) are moved by fours that begin at `first`
+  /// columns past a round's start; the few before and behind them one a thread, this one's at `odd`.
+  struct place {
+    const std::int32_t* indices;
+    std::int32_t* slots;
+    std::int32_t head, end, first, odd;
   };
   top_k_to_slots_params p;
 
@@ -30,6 +44,7 @@ struct top_k_to_slots_op_of {
 
   template <class Team>
   STEPGRAPH_HD void dead(Team& team, int token) const {
+    if constexpr (form == top_k_form::plain) return;
     if (team.rank() == 0) {
       if (p.count) p.count[token] = 0;
       if (p.last_plus_one) p.last_plus_one[token] = 0;
@@ -38,30 +53,42 @@ struct top_k_to_slots_op_of {
       fill_tail(team, p.slots.line(token), 0, static_cast<std::int32_t>(p.slots.columns), p.slots.tail.value);
   }
 
+  template <class Team>
+  STEPGRAPH_HD static constexpr bool is_wide() {
+    return form != top_k_form::narrow && Team::size() > 6;
+  }
+
+  template <class Team>
+  STEPGRAPH_HD place place_of(Team& team, int token) const {
+    constexpr bool wide = is_wide<Team>();
+    place at;
+    at.indices = settled(static_cast<const std::int32_t*>(p.indices.data) + token * p.index_stride);
+    at.slots = settled(p.slots.line(token));
+    const auto words = static_cast<std::int32_t>(reinterpret_cast<std::uintptr_t>(at.indices) >> 2);
+    at.head = !wide ? 0 : (-words & 3) < p.topk ? -words & 3 : p.topk;
+    at.end = settled(wide ? at.head + ((p.topk - at.head) & ~3) : p.topk);
+    at.first = settled(wide ? 4 * team.rank() : team.rank());
+    at.odd = settled(team.rank() < at.head ? team.rank() : team.rank() - at.head + at.end);
+    return at;
+  }
+
   /// note: a thread has four entries, or twice four, under way, all indices before the first is looked at; wide
   /// ones side by side, and the few that lie before and behind them beside the first, one a thread
   template <class Team>
-  STEPGRAPH_HD void line(Team& team, const state&, int token) const {
-    constexpr std::int32_t size = Team::size();
+  STEPGRAPH_HD void line(Team& team, const state&, int token, const place& of) const {
+    constexpr std::int32_t size = Team::size(), apart = is_wide<Team>() ? 1 : size;
     constexpr int fours = shared_lines ? 2 : 1;
+    constexpr bool wide = is_wide<Team>();
     const std::int32_t line = shared_lines ? p.row_of[token] : token;
-    const std::int32_t* const indices =
-        settled(static_cast<const std::int32_t*>(p.indices.data) + token * p.index_stride);
-    std::int32_t* const slots = settled(p.slots.line(token));
-    constexpr bool wide = wide_lines && size > 6;
-    const auto words = static_cast<std::int32_t>(reinterpret_cast<std::uintptr_t>(indices) >> 2);
-    const std::int32_t head = !wide ? 0 : (-words & 3) < p.topk ? -words & 3 : p.topk;
-    const std::int32_t end = wide ? head + ((p.topk - head) & ~3) : p.topk;
-    constexpr std::int32_t apart = wide ? 1 : size;
-    const std::int32_t odd = team.rank() < head ? team.rank() : team.rank() - head + end;
+    const auto [indices, slots, head, end, from_begin, odd] = of;
     std::int32_t odd_index = -1;
-    const bool counted = p.count || p.last_plus_one;
     found seen;
     std::int32_t beyond = -1;
     bool has_line = true;
     std::int32_t begin = head;
+    STEPGRAPH_NO_UNROLL
     do {
-      const std::int32_t first = begin + (wide ? 4 * team.rank() : team.rank());
+      const std::int32_t first = begin + from_begin;
       quad index[fours], slot[fours];
       STEPGRAPH_UNROLL
       for (int k = 0; k < fours; ++k) {
@@ -123,7 +150,7 @@ struct top_k_to_slots_op_of {
         if (odd_index >= 0 && !in_table(odd_index)) beyond = odd_index;
         slots[odd] = odd_slot < 0 ? -1 : odd_slot;
       }
-      if (counted) {
+      if constexpr (form != top_k_form::plain) {
         STEPGRAPH_UNROLL
         for (int e = 0; e < 4 * fours; ++e)
           seen.note(first + e / 4 * 4 * size + e % 4 * apart, slot[e / 4].v[e % 4]);
@@ -131,10 +158,9 @@ struct top_k_to_slots_op_of {
       }
       begin += 4 * fours * size;
     } while (begin < end);
-    if (!has_line && team.rank() == 0) [[unlikely]]
-      p.faults.report(id, token, row_status::request_out_of_range, line);
-    if (beyond >= 0 && has_line) [[unlikely]]
-      p.faults.report(id, token, row_status::top_k_out_of_range, beyond);
+    if (!has_line || beyond >= 0) [[unlikely]]
+      report(token, line, has_line, beyond);
+    if constexpr (form == top_k_form::plain) return;
     const std::int32_t written = p.slots.tail.written(p.topk, p.slots.columns);
     if (written > p.topk) fill_tail(team, slots, p.topk, written, p.slots.tail.value);
     if (p.count) {
@@ -148,6 +174,13 @@ struct top_k_to_slots_op_of {
   }
 
  private:
+  STEPGRAPH_COLD void report(int token, std::int32_t line, bool has_line, std::int32_t beyond) const {
+    if (has_line)
+      p.faults.report(id, token, row_status::top_k_out_of_range, beyond);
+    else
+      p.faults.report(id, token, row_status::request_out_of_range, line);
+  }
+
   /// What a thread found in a line.
   struct found {
     std::int32_t count = 0, last = 1;

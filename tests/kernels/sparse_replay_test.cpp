@@ -294,6 +294,8 @@ TEST_CASE("sparse: wrap-32, top-k and combined lines whose offset passes 2^31 en
     CHECK(out.get(2 * stride, 140) == want);
 
     // the same far lines as top-k indices of a combine, and as its output
+    table.set(0, counting(0, 120));
+    table.set(stride, counting(0, 120));
     out.set(2 * stride, poison);
     const device_vector<std::int32_t> one(at, {1}), start(at, {0, 3}), len(at, {4000}), zero(at, {0}),
         length(at, 3, 0);
@@ -328,11 +330,11 @@ TEST_CASE("sparse: an op's kernels, one a layout, serve every width, batch, top-
       step.enqueue(at, out);
       at.synchronize();
     }
-  // whether accesses of 16 bytes fit, and for top-k indices whether tokens may share lines, says which kernel;
-  // no length does
+  // whether accesses of 16 bytes fit, and for top-k indices whether tokens may share lines and what else is
+  // written, says which kernel; no length does
   const std::pair<const char*, int> layouts[] = {{"set_k_and_s", 1},
                                                  {"get_k_and_s", 1},
-                                                 {"top_k_to_slots", 4},
+                                                 {"top_k_to_slots", 6},
                                                  {"combine_top_k_and_window", 2},
                                                  {"window_token_ids", 1}};
   for (const auto& [op, most] : layouts) {
