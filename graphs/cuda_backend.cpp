@@ -89,6 +89,14 @@ void throw_status(cudaError_t status, const char* call, source_place place) {
   }
   if (first_cause)
     throw device_lost(message("the CUDA context is lost; first cause: ", *first_cause), first_cause_code);
+  if (status == cudaErrorMemoryAllocation) {
+    std::size_t free = 0, total = 0;
+    (void)cudaMemGetInfo(&free, &total);
+    throw out_of_memory(
+        message(text, "; ", free,
+                " bytes of device memory are free, the driver does not say how many it needs"),
+        0, free);
+  }
   throw cuda_error(text, status);
 }
 

@@ -184,9 +184,9 @@ capture_scope::~capture_scope() {
 
 graph capture_scope::end() {
   if (!state_->violation.empty()) throw capture_error(state_->violation);  // the destructor discards
+  auto made = std::make_unique<graph::state>();  // before the capture is ended, for it may throw
   const std::unique_ptr<state> mine = std::move(state_);
   open_capture = mine->outer;
-  auto made = std::make_unique<graph::state>();
   made->where = mine->at.where();
   if (mine->recording) {
     leave(*mine->recording);

@@ -36,8 +36,8 @@ struct host_stream {
   static host_stream& of(stream_ref at) noexcept { return *static_cast<host_stream*>(at.native()); }
   void join(const std::shared_ptr<host_recording>& to) {
     if (recording == to) return;
+    to->streams.push_back(this);  // first: if it throws, this stream captures nothing
     recording = to;
-    to->streams.push_back(this);
   }
 };
 

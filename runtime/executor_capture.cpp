@@ -51,6 +51,25 @@ step_key step_executor::state::key_for(step_kind kind, int rows, int tokens, int
   return {.kind = kind, .rows = bucket, .tokens = token_buckets.bucket_for(wanted), .variant = variant};
 }
 
+/// What the driver took for the executables so far counts against the budget as the carvings do.
+void step_executor::state::require_executables_fit() const {
+  std::size_t needed = blocks.step.bytes() + blocks.lasting.bytes();
+  for (const capture_report& each : reports) needed += each.device_bytes;
+  if (needed > options.memory_budget)
+    throw out_of_memory(message(needed, " bytes needed with the executables captured so far, ",
+                                options.memory_budget, " there"),
+                        needed, options.memory_budget);
+}
+
+/// Forgets what was captured as number `first` of the reports and later.
+void step_executor::state::drop_captures(std::size_t first) noexcept {
+  std::erase_if(captures, [first](const auto& each) { return each.second.statistics >= first; });
+  reports.erase(reports.begin() + static_cast<std::ptrdiff_t>(first), reports.end());
+  auto& buckets = statistics.buckets;
+  if (buckets.size() > first)
+    buckets.erase(buckets.begin() + static_cast<std::ptrdiff_t>(first), buckets.end());
+}
+
 void step_executor::state::capture_one(const step_key& key, const step_definition& step) {
   const nvtx_range range("stepgraph capture");
   detail::refuse_in_capture("another capture");
@@ -70,10 +89,14 @@ void step_executor::state::capture_one(const step_key& key, const step_definitio
                        .milliseconds = took.count(),
                        .nodes = exec.node_count(),
                        .device_bytes = exec.device_bytes()});
+    require_executables_fit();
     captures.emplace(key, captured{std::move(exec), statistics.buckets.size()});
     statistics.buckets.push_back({.key = key});
   } catch (const device_lost&) {
     throw;
+  } catch (const out_of_memory& cause) {
+    throw out_of_memory(message("capture of ", to_string(key), ": ", cause.what()), cause.bytes_needed(),
+                        cause.bytes_there());
   } catch (const std::exception& cause) {
     throw capture_error(message("capture of ", to_string(key), ": ", cause.what()));
   } catch (...) {
@@ -110,12 +133,18 @@ std::span<const capture_report> step_executor::capture(const std::function<void(
   });
   s.stream.synchronize();
   int done = 0;
-  for (const auto& [key, step] : wanted) {
-    if (progress) progress(done++, static_cast<int>(wanted.size()));
-    if (s.captures.contains(key)) continue;
-    s.capture_one(key, *step);
+  const std::size_t before = s.reports.size();
+  try {
+    for (const auto& [key, step] : wanted) {
+      if (progress) progress(done++, static_cast<int>(wanted.size()));
+      if (s.captures.contains(key)) continue;
+      s.capture_one(key, *step);
+    }
+    if (progress) progress(done, static_cast<int>(wanted.size()));
+  } catch (...) {
+    if (!guard_off("memory-budget")) s.drop_captures(before);
+    throw;
   }
-  if (progress) progress(done, static_cast<int>(wanted.size()));
   return s.reports;
 }
 

@@ -153,6 +153,8 @@ struct step_executor::state {
   std::vector<int> step_counts(step_kind kind) const;
   step_key key_for(step_kind kind, int rows, int tokens, int variant) const;
   void capture_one(const step_key& key, const step_definition& step);
+  void require_executables_fit() const;
+  void drop_captures(std::size_t first) noexcept;
 
   // executor_enqueue.cpp, executor_draft.cpp: one step, captured or eager, by the same calls
   void enqueue(const step_key& key, const step_definition& step);

@@ -44,7 +44,7 @@ enum class step_timing { off, steps, nodes };
 struct executor_options {
   std::optional<stream_ref> stream{};            // work runs here; must outlive the executor
   memory_resource* memory = nullptr;             // device memory comes from here
-  std::size_t memory_budget = arena::no_budget;  // bytes of device memory, at most
+  std::size_t memory_budget = arena::no_budget;  // bytes of device memory, executables included
   std::optional<kv_cache_view> kv_cache{};       // the embedder's pool
   std::optional<adopted_requests> requests{};    // the embedder's request table
   std::optional<bucket_policy> row_buckets{};    // else powers of two up to max_rows
@@ -123,8 +123,9 @@ class step_executor {
   step_executor& operator=(step_executor&&) noexcept;
 
   /// Captures every bucket of every step, largest first, each after one eager run of its body. `progress` is
-  /// told what is done and how many there are. Throws `capture_error` naming the step and bucket; the
-  /// executor stays usable.
+  /// told what is done and how many there are. Throws `capture_error` naming the step and bucket, and
+  /// `out_of_memory` naming them where the driver has no memory for an executable or the budget does not hold it;
+  /// what this call had captured is then given back, and the executor stays usable.
   std::span<const capture_report> capture(const std::function<void(int done, int all)>& progress = {});
   std::span<const capture_report> captures() const;
 

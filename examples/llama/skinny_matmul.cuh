@@ -53,6 +53,11 @@ __device__ __forceinline__ float norm_scale(const skinny_input& in, std::int64_t
   return rsqrtf(__fdividef(sum, in.columns) + in.epsilon);
 }
 
+/// All warps of the block, which arrive from two places: those that multiply and those that finish.
+__device__ __forceinline__ void meet_block() {
+  asm volatile("barrier.sync 1, %0;" ::"r"(blockDim.x) : "memory");
+}
+
 /// A warp's walk over its tiles' columns, a batch of `Depth` column blocks after another.
 struct skinny_walk {
   int tile, batch;
@@ -175,7 +180,7 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
           mine[(n * TokenTiles + t) * 32] = {c[t % 2 * 2], c[t % 2 * 2 + 1]};
           c[t % 2 * 2] = c[t % 2 * 2 + 1] = 0.0f;
         }
-      __syncthreads();
+      meet_block();
       ++round;
     }
     return;
@@ -194,7 +199,7 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
     const int first_run = blockIdx.x * teams + round * tile_step;
     if (!epilogue::early || round > 0)
       operand = epilogue::fetch(p.product, state, safe, min(first_run * Wide, tiles - 1), pair);
-    __syncthreads();
+    meet_block();
     for (int which = 0; which < teams * Wide; ++which) {
       const int tile = first_run * Wide + which, team = which / Wide;
       if (tile >= tiles) break;

@@ -1,6 +1,9 @@
 #include "kernels/attention/paged_attention.hpp"
 
+#include <vector>
+
 #include "graphs/error.hpp"
+#include "graphs/guard_off.hpp"
 #include "kernels/attention/paged_attention_host.hpp"
 #include "kernels/attention/split_attention.hpp"
 
@@ -39,6 +42,12 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
   STEPGRAPH_EXPECTS(p.step_kv.token_stride % vector == 0 && p.step_kv.head_stride % vector == 0, op,
                     ": step_kv strides ", p.step_kv.token_stride, ", ", p.step_kv.head_stride,
                     " must be multiples of ", vector, " elements");
+  if (at.is_host() && guard_off("frozen-plan"))  // what a host plan does: lengths as they were at capture
+    return enqueue_host(at, op, [p, frozen = std::vector(p.causal_length, p.causal_length + p.tokens)]() {
+      paged_attention_params planned = p;
+      planned.causal_length = frozen.data();
+      detail::paged_attention_host(planned);
+    });
   if (at.is_host()) return enqueue_host(at, op, [p] { detail::paged_attention_host(p); });
 #if STEPGRAPH_CUDA
   const std::size_t needed = paged_attention_workspace_bytes(at.where(), p);

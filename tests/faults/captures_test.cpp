@@ -2,10 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "graphs/counters.hpp"
 #include "graphs/error.hpp"
+#include "graphs/graph.hpp"
+#include "tests/device_vector.hpp"
 #include "tests/runtime/tiny_fixture.hpp"
 
 using namespace stepgraph;
@@ -67,7 +70,8 @@ TEST_CASE("capture-order: in whatever order steps are defined, their captures ha
       };
       ordered.push_back(std::move(step));
     }
-    step_executor executor(test_device(), t.limits(2, 3), t.model->layout(), std::move(ordered));
+    step_executor executor(test_device(), t.limits(2, 3), t.model->layout(), std::move(ordered),
+                           few_buckets(t.limits(2, 3)));
     executor.capture();
     const auto mine = text_of(executor, prompt, 12);
     if (text.empty()) text = mine;
@@ -165,4 +169,59 @@ TEST_CASE("coverage: every number of rows and tokens that is legal has its captu
       CHECK(executor.statistics().eager_steps == before);
     }
   CHECK(captured.size() == executor.captures().size());
+}
+
+TEST_CASE("pdl-race: in a chain of steps each reads what the one before wrote, replay after replay") {
+  constexpr int rows = 5, chain = 64, columns = 256;
+  constexpr kv_layout layout{.type = element_type::f32, .layers = 1, .kv_heads = 1, .head_size = 64};
+  const stream at(test_device());
+  std::vector<std::int32_t> pages(rows * columns), start{0, 1, 31, 100, 2};
+  for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<std::int32_t>(i) + 1;
+  const device_vector<std::int32_t> table(at.ref(), pages), lengths(at.ref(), start), last(at.ref(), rows, 3);
+  std::optional<step_context> seen;
+  step_executor executor(
+      test_device(),
+      {.max_rows = rows,
+       .max_step_tokens = rows,
+       .max_requests = rows,
+       .max_context = columns * 4,
+       .page_size = 4,
+       .kv_pages = rows * columns + 1,
+       .vocab_size = 10},
+      layout,
+      {{.kind = step_kind::decode,
+        .variant = 0,
+        .body = [&](const step_context& step) { seen = step; },  // the executor's own kernels alone
+        .scratch_bytes = {}}},
+      {.stream = at.ref(),
+       .requests = adopted_requests{.source = {.table = table.data(),
+                                               .row_stride = columns,
+                                               .requests = rows,
+                                               .columns = columns,
+                                               .page_shift = 2,
+                                               .page_granular = true,
+                                               .pool_pages = 0},
+                                    .seq_lens = lengths.data(),
+                                    .last_token = last.data()},
+       .row_buckets = bucket_policy::exactly({rows})});
+  std::vector<step_row> step;
+  for (int r = 0; r < rows; ++r) step.push_back({.request = r});
+  executor.wait(executor.run_eager(step_kind::decode, step));  // stages the rows
+  const graph_exec exec =
+      capture(at.ref(), [&](stream_ref) {
+        for (int i = 0; i < chain; ++i)
+          executor.enqueue_step({.kind = step_kind::decode, .rows = rows, .tokens = rows});
+      }).instantiate();
+  for (int run = 0; run < test_rounds(3); ++run) {
+    exec.launch(at.ref());
+    const std::vector<std::int32_t> now = lengths.get();
+    std::vector<std::int32_t> cached(rows);
+    at.ref().copy(cached.data(), seen->cache_seqlens, rows * sizeof(std::int32_t));
+    at.synchronize();
+    for (int r = 0; r < rows; ++r) {
+      CHECK(now[r] == start[r] + 1 + chain * (run + 1));
+      CHECK(cached[r] == now[r]);
+    }
+  }
+  CHECK_FALSE(executor.fault());
 }

@@ -34,7 +34,7 @@ TEST_CASE("recapture-live: other limits in mid-run, and every text goes on as if
     step_limits limits = t.limits(2, 2);
     limits.max_requests = requests;
     step_executor executor(test_device(), limits, t.model->layout(), t.model->steps(true),
-                           {.poison = poison});
+                           few_buckets(limits, {.poison = poison}));
     executor.capture();
     const std::size_t captures = executor.captures().size();
     std::vector<request_id> open;
@@ -56,7 +56,8 @@ TEST_CASE("recapture-live: other limits in mid-run, and every text goes on as if
     wider.max_rows = requests;
     wider.max_draft_tokens = 5;
     wider.max_step_tokens = 32;
-    executor.recapture(wider);
+    const executor_options buckets = few_buckets(wider);
+    executor.recapture(wider, buckets.row_buckets, buckets.token_buckets);
     CHECK(executor.captures().size() > captures);
     CHECK_FALSE(executor.fault());
     join();
@@ -92,7 +93,7 @@ TEST_CASE("nan-warm-up: warm-up and capture with nothing live leave no fault and
       rows = context.key.rows;
     };
   step_executor executor(test_device(), t.limits(4, 2), t.model->layout(), std::move(steps),
-                         {.poison = true});
+                         few_buckets(t.limits(4, 2), {.poison = true}));
   executor.capture();
   CHECK_FALSE(executor.fault());
   executor.run_eager(step_kind::decode, {});

@@ -57,8 +57,9 @@ std::vector<std::int32_t> texts(const tiny& t, int columns, int extra, bool clea
   step_limits limits = t.limits(3, drafts);
   limits.max_context = std::int64_t{columns} * page_size;
   limits.kv_pages = 3 * columns + 1;
-  step_executor executor(test_device(), limits, t.model->layout(), t.model->steps(true),
-                         {.stream = at.ref(), .requests = adopted.view(page_shift), .poison = !clean});
+  step_executor executor(
+      test_device(), limits, t.model->layout(), t.model->steps(true),
+      few_buckets(limits, {.stream = at.ref(), .requests = adopted.view(page_shift), .poison = !clean}));
   executor.capture();
   const std::vector<std::int32_t> prompt{5, 6, 7}, guesses{1, 2, 3};
   std::vector<std::int32_t> all;
@@ -92,8 +93,10 @@ std::vector<std::int32_t> texts(const tiny& t, int columns, int extra, bool clea
 TEST_CASE("tail-wild: what lies in a table beyond the live pages changes nothing, in any step kind") {
   const tiny t;
   for (const int columns : {7, 63, 64, 65})
-    for (const int extra : {0, 1, 5})
+    for (const int extra : {0, 1, 5}) {
+      if (test_small() && extra != columns % 2 * 5) continue;
       CHECK(texts(t, columns, extra, true) == texts(t, columns, extra, false));
+    }
 }
 
 TEST_CASE("negative-length: a padded or fresh row whose length is below zero counts as empty") {

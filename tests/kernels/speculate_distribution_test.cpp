@@ -16,7 +16,7 @@ using namespace stepgraph;
 namespace {
 
 // fewer under tools that slow everything down: the bound is the same number of standard deviations
-const int draws = test_small() ? 4000 : 200000;
+const int draws = test_small() ? 1000 : 200000;
 constexpr float infinite = std::numeric_limits<float>::infinity();
 
 using logits_table = std::vector<std::vector<float>>;  // [token before, token]

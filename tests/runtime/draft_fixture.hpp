@@ -92,7 +92,8 @@ struct tiny_with_draft : tiny {
       for (step_definition& step : draft.steps())
         if (how.sampled || !step.sampled) steps.push_back(std::move(step));
     }
-    return step_executor(test_device(), limits, model->layout(), std::move(steps), std::move(options));
+    return step_executor(test_device(), limits, model->layout(), std::move(steps),
+                         few_buckets(limits, std::move(options)));
   }
 
   model_draft draft;

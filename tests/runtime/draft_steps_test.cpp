@@ -28,6 +28,7 @@ TEST_CASE(
   drafting.capture();
   reference::random_integers random(test_seed());
   for (int k = 1; k <= 6; ++k) {
+    if (test_small() && k % 3 == 2) continue;
     CAPTURE(k);
     const int rows = 3;
     // what a verify step reads is what the draft wrote
@@ -44,7 +45,10 @@ TEST_CASE(
     step_limits limits = t.limits(rows, 6);
     limits.hidden_size = t.weights.config.hidden_size;
     limits.max_step_tokens = 64;
-    step_executor executor(test_device(), limits, t.model->layout(), steps, {.draft = t.draft.shape()});
+    step_executor executor(
+        test_device(), limits, t.model->layout(), steps,
+        few_buckets(limits, {.draft = t.draft.shape(),
+                             .draft_lengths = test_small() ? std::vector{k} : std::vector<int>()}));
     executor.capture();
     std::vector<text> prompts;
     std::vector<step_row> batch;
@@ -130,7 +134,7 @@ TEST_CASE("capture-order, shared-pool: the order in which steps are defined and 
     step_limits limits = t.limits(2, 3);
     limits.hidden_size = t.weights.config.hidden_size;
     step_executor executor(test_device(), limits, t.model->layout(), steps,
-                           {.draft = t.draft.shape(), .finish = finish_options{}});
+                           few_buckets(limits, {.draft = t.draft.shape(), .finish = finish_options{}}));
     executor.capture();
     speculative_loop loop(executor, {.drafts = draft_source::model(), .draft_length = 3});
     heard got;

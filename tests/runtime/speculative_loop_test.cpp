@@ -224,7 +224,8 @@ TEST_CASE("a text ends at an end-of-sequence id, its budget, its context or the 
 
 TEST_CASE("abort-reuse: pages and lines of an aborted text are asked for at once, a round ahead") {
   const tiny_with_draft t;
-  const std::vector<asked> all = some_texts(t, test_small() ? 6 : 30, 30, test_seed() + 5);
+  const std::vector<asked> all =
+      some_texts(t, test_small() ? 6 : 30, test_small() ? 16 : 30, test_seed() + 5);
   // two lines, and pages for no more than two texts
   step_executor executor = t.executor(draft_setup{.rows = 2, .most = 4, .kv_pages = 25, .poison = true});
   executor.capture();
@@ -256,7 +257,7 @@ TEST_CASE("steady rounds neither allocate, synchronise nor capture") {
   reference::random_integers random(test_seed());
   for (heard& each : got) {
     each.tokens.reserve(300);
-    submit(loop, random_prompt(random, 5, 509), 150, each);
+    submit(loop, random_prompt(random, 5, 509), test_small() ? 85 : 150, each);
   }
   for (int i = 0; i < 6; ++i) loop.step();
   const activity before = activity_now();

@@ -13,6 +13,18 @@
 
 namespace stepgraph {
 
+/// In small tests two row buckets and one of tokens, where nothing is said: of a capture's time on a GPU most goes into
+/// the number of buckets.
+inline executor_options few_buckets(const step_limits& limits, executor_options options = {}) {
+  if (!test_small()) return options;
+  if (!options.row_buckets)
+    options.row_buckets =
+        bucket_policy::exactly(limits.max_rows < 3 ? std::vector{limits.max_rows}
+                                                   : std::vector{(limits.max_rows + 1) / 2, limits.max_rows});
+  if (!options.token_buckets) options.token_buckets = bucket_policy::exactly({limits.max_step_tokens});
+  return options;
+}
+
 /// A whole model from seeded weights, and executors for it.
 struct tiny {
   llama::llama_weights weights = llama::make_tiny_weights(7, llama::tiny_config());
@@ -28,8 +40,9 @@ struct tiny {
             .vocab_size = weights.config.vocab_size};
   }
   step_executor executor(int rows, executor_options options = {}, int max_draft_tokens = 0) const {
-    return step_executor(test_device(), limits(rows, max_draft_tokens), model->layout(),
-                         model->steps(max_draft_tokens > 0), std::move(options));
+    const step_limits limits = this->limits(rows, max_draft_tokens);
+    return step_executor(test_device(), limits, model->layout(), model->steps(max_draft_tokens > 0),
+                         few_buckets(limits, std::move(options)));
   }
 };
 

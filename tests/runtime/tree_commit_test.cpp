@@ -49,16 +49,17 @@ TEST_CASE(
   limits.page_size = page_size;
   limits.kv_pages = 200;
   limits.max_step_tokens = 32;
-  step_executor executor(test_device(), limits, t.model->layout(), steps,
-                         {.stream = mine.ref(),
-                          .requests = adopted_requests{.source = {.table = table.data(),
-                                                                  .row_stride = columns,
-                                                                  .requests = 2,
-                                                                  .columns = columns,
-                                                                  .page_shift = 2,
-                                                                  .page_granular = true},
-                                                       .seq_lens = seq_lens.data(),
-                                                       .last_token = last_token.data()}});
+  step_executor executor(
+      test_device(), limits, t.model->layout(), steps,
+      few_buckets(limits, {.stream = mine.ref(),
+                           .requests = adopted_requests{.source = {.table = table.data(),
+                                                                   .row_stride = columns,
+                                                                   .requests = 2,
+                                                                   .columns = columns,
+                                                                   .page_shift = 2,
+                                                                   .page_granular = true},
+                                                        .seq_lens = seq_lens.data(),
+                                                        .last_token = last_token.data()}}));
   executor.capture();
   table.set(lines);
   const auto shared = [&] {

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -19,6 +20,18 @@ std::uint64_t wanted_replays() {
   const char* const text = std::getenv("STEPGRAPH_SOAK_REPLAYS");
   return text ? std::strtoull(text, nullptr, 10) : test_small() ? 60 : 600;
 }
+
+/// What this process holds, of what a leak would show in.
+struct held_memory {
+  std::int64_t blocks = live_host_allocations();  // given out by operator new
+  std::int64_t resident = 0;                      // bytes; the driver's own heap too
+  std::size_t device_free = test_device().is_host() ? 0 : test_device().free_bytes();
+
+  held_memory() {
+    std::int64_t pages = 0;
+    if (std::ifstream("/proc/self/statm") >> pages >> pages) resident = pages * 4096;
+  }
+};
 
 /// A prompt, and what greedy decoding says to it.
 struct known_text {
@@ -67,7 +80,25 @@ TEST_CASE("soak: random arrivals, ends, K and batches, and no text, no page and 
   std::map<generation_id, running_text> running;
   std::uint64_t finished = 0, stopped = 0, wrong = 0, told = replays / 10;
   activity at_start{};
+  held_memory held;
+  bool warm = false;
+  const auto check_flat = [&] {
+    const held_memory now;
+    CHECK(now.blocks < held.blocks + 64);
+    if (replays <= 5000) return;  // a page here or there
+    std::printf(
+        "soak: %lld blocks on the heap, resident %+.2f MiB, free on the device %+.2f MiB since the first "
+        "tenth\n",
+        static_cast<long long>(now.blocks), double(now.resident - held.resident) / (1 << 20),
+        (double(now.device_free) - double(held.device_free)) / (1 << 20));
+    CHECK(now.resident - held.resident < 8 << 20);
+    if (std::getenv("STEPGRAPH_TEST_ALONE")) CHECK(now.device_free == held.device_free);
+  };
   for (std::uint64_t session = 0; launched() < replays; ++session) {
+    if (!warm && launched() >= replays / 10) {  // lists have grown as far as they do
+      warm = true;
+      held = held_memory();
+    }
     // drafts that are right as often as wrong, so that every accept length occurs; another mind each session
     const int mind = static_cast<int>(random.below(4));
     const auto propose = [&](std::span<const std::int32_t> history, draft_proposal proposal) {
@@ -139,6 +170,7 @@ TEST_CASE("soak: random arrivals, ends, K and batches, and no text, no page and 
       told += replays / 10;
     }
   }
+  if (warm) check_flat();
   CHECK(wrong == 0);
   CHECK(finished > 0);
   CHECK_FALSE(executor.fault());
