@@ -17,9 +17,9 @@ void gather(stream_ref at, const get_k_and_s_params& p) {
   launch_gather<gather_shape<threads, in_flight, blocks, again>>(at, get_k_and_s_op{p});
 }
 
-template <reuse again, int quads, int threads, int blocks>
+template <int quads, int threads, int blocks>
 void combined(stream_ref at, const combine_top_k_and_window_params& p) {
-  using op = combine_top_k_and_window_op_of<true, again, quads>;
+  using op = combine_top_k_and_window_op_of<true, quads>;
   launch_lines_shaped<op, threads, blocks>(at, op::with(p));
 }
 
@@ -69,11 +69,6 @@ const std::vector<kernel_variant<get_k_and_s_params>>& gather_variants() {
   static const std::vector<kernel_variant<get_k_and_s_params>> all = {
       {"tile driver",
        [](stream_ref at, const get_k_and_s_params& p) { launch_tiles_cuda(at, tiled_gather{p}); }},
-      {"the last 0 MB to leave", gather_kept<0>},
-      {"the first 8 MB stay", gather_kept<8>},
-      {"the first 12 MB stay", gather_kept<12>},
-      {"the first 16 MB stay", gather_kept<16>},
-      {"the first 24 MB stay", gather_kept<24>},
       {"128 threads, 4 pieces, 8 blocks", gather<128, 4, 8>},
       {"128 threads, 4 pieces, 8 blocks, neither kept", gather<128, 4, 8, reuse::neither>},
       {"64 threads, 4 pieces, 16 blocks, neither kept", gather<64, 4, 16, reuse::neither>},
@@ -83,6 +78,10 @@ const std::vector<kernel_variant<get_k_and_s_params>>& gather_variants() {
       {"256 threads, 8 pieces, 2 blocks, neither kept", gather<256, 8, 2, reuse::neither>},
       {"256 threads, 4 pieces, 4 blocks, neither kept", gather<256, 4, 4, reuse::neither>},
       {"128 threads, 4 pieces, 8 blocks, loads not kept", gather<128, 4, 8, reuse::stored>},
+      // last: what stays is there for whoever comes next
+      {"the first 8 MB stay", gather_kept<8>},
+      {"the first 16 MB stay", gather_kept<16>},
+      {"the first 24 MB stay", gather_kept<24>},
   };
   return all;
 }
@@ -100,19 +99,15 @@ const std::vector<kernel_variant<top_k_to_slots_params>>& top_k_variants() {
 
 const std::vector<kernel_variant<combine_top_k_and_window_params>>& combine_variants() {
   static const std::vector<kernel_variant<combine_top_k_and_window_params>> all = {
-      {"the first 0 MB stay", combined_kept<0>},
+      {"128 threads, 8 blocks", combined<5, 128, 8>},
+      {"64 threads, 32 blocks", combined<5, 64, 32>},
+      {"256 threads, 8 blocks", combined<5, 256, 8>},
+      {"128 threads, 16 blocks, three accesses", combined<3, 128, 16>},
+      {"128 threads, 32 blocks", combined<5, 128, 32>},
+      // last: what stays is there for whoever comes next
       {"the first 8 MB stay", combined_kept<8>},
-      {"the first 12 MB stay", combined_kept<12>},
       {"the first 16 MB stay", combined_kept<16>},
       {"the first 24 MB stay", combined_kept<24>},
-      {"128 threads, 8 blocks", combined<reuse::neither, 5, 128, 8>},
-      {"64 threads, 32 blocks", combined<reuse::neither, 5, 64, 32>},
-      {"256 threads, 8 blocks", combined<reuse::neither, 5, 256, 8>},
-      {"128 threads, 16 blocks, all kept", combined<reuse::both, 5, 128, 16>},
-      {"128 threads, 16 blocks, loads not kept", combined<reuse::stored, 5, 128, 16>},
-      {"128 threads, 16 blocks, three accesses", combined<reuse::neither, 3, 128, 16>},
-      {"128 threads, 32 blocks", combined<reuse::neither, 5, 128, 32>},
-      {"128 threads, 1000 blocks", combined<reuse::neither, 5, 128, 1000>},
   };
   return all;
 }

@@ -14,12 +14,12 @@ namespace stepgraph {
 /// row's numbers and its indices; nothing after that but stores. So a line's indices are read in full, not only
 /// those that the row's length lets it have.
 /// `wide`: all lines allow accesses of 16 bytes; a lane has `quads` of them under way.
-template <bool wide, reuse again = reuse::neither, int quads = 5>
+template <bool wide, int quads = 5>
 struct combine_top_k_and_window_op_of {
   static constexpr const char* name = "combine_top_k_and_window";
   static constexpr op_id id = op_id::combine_top_k_and_window;
   static constexpr bool warp_a_line = true, has_vectors = true;
-  static constexpr int threads = 128, blocks_a_multiprocessor = 16;
+  static constexpr int threads = 128, blocks_a_multiprocessor = 16, least_blocks = 8;
   static constexpr int kept = 2;  // query starts that a thread keeps
   struct state {
     int live;                  // tokens
@@ -150,8 +150,7 @@ struct combine_top_k_and_window_op_of {
   /// The top-k indices of columns [x, x + 4), [x + 128, x + 132), ... of a warp's lane; -1 past the last.
   STEPGRAPH_HD void load(quad (&index)[quads], const std::int32_t* indices, std::int32_t x) const {
     STEPGRAPH_UNROLL
-    for (int k = 0; k < quads; ++k)
-      index[k] = load_quad_if<again>(x + 128 * k < p.topk, indices + x + 128 * k);
+    for (int k = 0; k < quads; ++k) index[k] = load_quad_if(x + 128 * k < p.topk, indices + x + 128 * k);
   }
   STEPGRAPH_HD static void store(const content& has, const quad (&index)[quads], std::int32_t* out,
                                  std::int32_t x, std::int32_t width, bool stays) {
@@ -164,7 +163,7 @@ struct combine_top_k_and_window_op_of {
       if (stays)
         store_quad_kept(out + at, value);
       else
-        store_quad<again>(out + at, value);
+        store_quad(out + at, value);
     }
   }
 

@@ -94,7 +94,8 @@ class whole_block_team {
 // grid: a team a line, and one for the vectors if there are any, as far as the multiprocessors hold so many at
 // once; team 0 makes the vectors, the next ones a line and every so-manieth further on
 template <class Op, int threads>
-__global__ void __launch_bounds__(threads, 1024 / threads) run_lines(const __grid_constant__ Op op) {
+__global__ void __launch_bounds__(threads, Op::least_blocks* Op::threads / threads)
+    run_lines(const __grid_constant__ Op op) {
   wait_for_predecessor();
   const auto run = [&op](auto& team) {
     constexpr int teams_a_block = threads / team.size(), vector_teams = Op::has_vectors ? 1 : 0;

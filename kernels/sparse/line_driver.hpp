@@ -17,6 +17,8 @@
 ///     static constexpr const char* name = "my_op";
 ///     static constexpr bool warp_a_line = true;  // else a block
 ///     static constexpr int threads = 128;        // of a block
+///     static constexpr int least_blocks = 8;     // a multiprocessor must hold, of that many threads
+///     static constexpr int blocks_a_multiprocessor = 16;  // of a grid, at most
 ///     static constexpr int room = 0;             // entries of a table's line that a block can hold
 ///     static constexpr bool has_vectors = true;
 ///     int lines() const;    // captured

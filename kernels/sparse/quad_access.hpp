@@ -12,34 +12,16 @@ template <reuse again = reuse::both>
 STEPGRAPH_HD quad load_quad(const void* from) {
 #if defined(__CUDA_ARCH__)
   if constexpr (again == reuse::stored || again == reuse::neither) {
-    quad value;
-    asm volatile(
-        "{\n.reg .b64 first;\ncreatepolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
-        "ld.global.L1::no_allocate.L2::cache_hint.v4.s32 {%0, %1, %2, %3}, [%4], first;\n}"
-        : "=r"(value.v[0]), "=r"(value.v[1]), "=r"(value.v[2]), "=r"(value.v[3])
-        : "l"(from)
-        : "memory");
-    return value;
+    const int4 value = __ldcs(static_cast<const int4*>(from));
+    return {{value.x, value.y, value.z, value.w}};
   }
 #endif
   return *static_cast<const quad*>(from);
 }
 
-/// The same where `there`, else four times -1; no branch.
-template <reuse again = reuse::both>
+/// Four times -1 where it is not `there`.
 STEPGRAPH_HD quad load_quad_if(bool there, const void* from) {
   quad value{{-1, -1, -1, -1}};
-#if defined(__CUDA_ARCH__)
-  if constexpr (again == reuse::stored || again == reuse::neither) {
-    asm volatile(
-        "{\n.reg .pred there;\n.reg .b64 first;\nsetp.ne.s32 there, %4, 0;\n"
-        "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
-        "@there ld.global.L1::no_allocate.L2::cache_hint.v4.s32 {%0, %1, %2, %3}, [%5], first;\n}"
-        : "+r"(value.v[0]), "+r"(value.v[1]), "+r"(value.v[2]), "+r"(value.v[3])
-        : "r"(static_cast<int>(there)), "l"(from));
-    return value;
-  }
-#endif
   if (there) value = *static_cast<const quad*>(from);
   return value;
 }
@@ -47,14 +29,8 @@ STEPGRAPH_HD quad load_quad_if(bool there, const void* from) {
 template <reuse again = reuse::both>
 STEPGRAPH_HD void store_quad(void* to, const quad& value) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (again == reuse::loaded || again == reuse::neither) {
-    asm volatile(
-        "{\n.reg .b64 first;\ncreatepolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
-        "st.global.L2::cache_hint.v4.s32 [%0], {%1, %2, %3, %4}, first;\n}" ::"l"(to),
-        "r"(value.v[0]), "r"(value.v[1]), "r"(value.v[2]), "r"(value.v[3])
-        : "memory");
-    return;
-  }
+  if constexpr (again == reuse::loaded || again == reuse::neither)
+    return __stcs(static_cast<int4*>(to), make_int4(value.v[0], value.v[1], value.v[2], value.v[3]));
 #endif
   *static_cast<quad*>(to) = value;
 }

@@ -23,6 +23,7 @@ struct top_k_to_slots_op_of {
   static constexpr bool warp_a_line = false, has_vectors = false;
   static constexpr int threads = shared_lines ? 256 : 512, blocks_a_multiprocessor = 1536 / threads;
   static constexpr int room = shared_lines ? 8192 : 0;
+  static constexpr int least_blocks = shared_lines ? 4 : 3;  // for which the compiler saves registers
   struct state {
     int live;
   };
