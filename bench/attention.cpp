@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/attention_kernels.hpp"
+#include "bench/attention_unguarded.hpp"
 #include "bench/report.hpp"
 #include "graphs/graph.hpp"
 #include "kernels/attention/split_attention.hpp"
@@ -35,7 +36,8 @@ struct variant {
   std::int64_t width = 0;  // captured context; 0: the longest row
   bool tree = false;
   bool batch_invariant = false;
-  int nodes = 1;  // of a graph
+  int nodes = 1;        // of a graph
+  bool paired = false;  // beside the same with its guard compiled out, in turn
   detail::split_options options{};
 };
 
@@ -56,7 +58,7 @@ class attention_bench {
         keys_(device_memory(at.where()), pool_tokens * token_elements * 2),
         values_(device_memory(at.where()), pool_tokens * token_elements * 2),
         sink_(at, 1, 0),
-        warpgroups_(detail::has_warpgroup_products(at.where())) {
+        device_(detail::split_device::of(at.where())) {
     bench::fill_random(at, keys_.data(), pool_tokens * token_elements, 1);
     bench::fill_random(at, values_.data(), pool_tokens * token_elements, 2);
   }
@@ -125,58 +127,86 @@ class attention_bench {
                                .cache_seqlens = d_lengths.data(),
                                .tree_mask = v.tree ? d_mask.data() : nullptr,
                                .batch_invariant = v.batch_invariant};
-      const auto plan = detail::plan_split(at_.where().multiprocessors(), warpgroups_, p, v.options);
+      const auto plan = detail::plan_split(device_, p, v.options);
       const device_vector<std::uint8_t> workspace(at_, plan.workspace_bytes, 0);
       p.workspace = workspace.data();
       p.workspace_bytes = plan.workspace_bytes;
       if (read.count == 0)
-        read = time(sets, 1, [&](stream_ref s, int set) {
-          const std::int64_t from = set * live * token_elements * 2;
-          bench::read_plainly(s, keys_.as<char>() + from, values_.as<char>() + from,
-                              live * token_elements * 2, sink_.data());
-        });
-      const bench::timing result = time(table_sets, v.nodes, [&](stream_ref s, int set) {
+        read = timing_of(time(sets, 1, {[&](stream_ref s, int set) {
+                                const std::int64_t from = set * live * token_elements * 2;
+                                bench::read_plainly(s, keys_.as<char>() + from, values_.as<char>() + from,
+                                                    live * token_elements * 2, sink_.data());
+                              }})[0]);
+      const auto of_set = [&](int set) {
         paged_attention_params now = p;
         now.page_table += set * rows.size() * columns;
-        detail::split_attention_cuda(s, now, v.options);
-      });
+        return now;
+      };
+      std::vector<op> ops{
+          [&](stream_ref s, int set) { detail::split_attention_cuda(s, of_set(set), v.options); }};
+      if (v.paired)
+        ops.push_back([&](stream_ref s, int set) { bench::attend_unguarded(s, of_set(set), v.options); });
+      const std::vector<std::vector<double>> us = time(table_sets, v.nodes, ops);
+      const bench::timing result = timing_of(us[0]);
       add(name,
           {{"variant", v.name},
            {"page", v.page_size},
            {"width", columns * v.page_size},
            {"min_tiles", v.options.min_tiles},
            {"oversubscribe", v.options.oversubscribe},
-           {"consumers", v.options.consumers},
+           {"warpgroups", v.options.warpgroups},
            {"warps", v.options.warps},
+           {"bulk", v.options.bulk},
            {"nodes", v.nodes}},
           result, bytes, "plain read of the same bytes", read.median);
+      report_.note_row("share_of_read_bandwidth", read.median / result.median);
+      if (v.paired) add_pair(name, us[0], us[1], bytes);
     }
     add(name, {{"variant", "plain read"}}, read, bytes, {}, 0);
   }
 
  private:
-  /// Microseconds of one op: replays of one graph a set, one after another, in rounds of at least 200 us.
-  template <class Op>
-  bench::timing time(int sets, int nodes, Op&& op) {
-    std::vector<graph_exec> execs;
-    for (int set = 0; set < sets; ++set)
-      execs.push_back(capture(at_, [&](stream_ref s) {
-                        for (int node = 0; node < nodes; ++node) op(s, (set + node) % sets);
-                      }).instantiate());
+  using op = std::function<void(stream_ref, int)>;
+
+  /// Microseconds of each op, round by round, the ops in turn: replays of one graph a set, one after another,
+  /// in rounds of at least 200 us.
+  std::vector<std::vector<double>> time(int sets, int nodes, const std::vector<op>& ops) {
+    std::vector<std::vector<graph_exec>> execs(ops.size());
+    for (std::size_t which = 0; which < ops.size(); ++which)
+      for (int set = 0; set < sets; ++set)
+        execs[which].push_back(capture(at_, [&](stream_ref s) {
+                                 for (int node = 0; node < nodes; ++node) ops[which](s, (set + node) % sets);
+                               }).instantiate());
     event start(at_.where(), event::timing::on), stop(at_.where(), event::timing::on);
-    const auto round = [&](int replays) {
+    const auto round = [&](std::vector<graph_exec>& of, int replays) {
       start.record(at_);
-      for (int i = 0; i < replays; ++i) execs[i % sets].launch(at_);
+      for (int i = 0; i < replays; ++i) of[i % sets].launch(at_);
       stop.record(at_);
       stop.synchronize();
       return stop.milliseconds_since(start) * 1e3 / (replays * nodes);
     };
-    const double once = round(8);
+    const double once = round(execs[0], 8);
     const int replays = std::clamp(static_cast<int>(1000 / (once * nodes)), 4, 64) / sets * sets + sets;
-    std::vector<double> us;
-    for (int i = 0; i < 3; ++i) round(replays);
-    for (int i = 0; i < 15; ++i) us.push_back(round(replays));
-    return timing_of(std::move(us));
+    std::vector<std::vector<double>> us(ops.size());
+    for (int i = 0; i < 3; ++i)
+      for (auto& each : execs) round(each, replays);
+    for (int i = 0; i < 15; ++i)
+      for (std::size_t which = 0; which < ops.size(); ++which)
+        us[which].push_back(round(execs[which], replays));
+    return us;
+  }
+
+  /// Adds what the same took with its guard compiled out, and the median of the rounds' ratios.
+  void add_pair(const std::string& name, const std::vector<double>& guarded,
+                const std::vector<double>& unguarded, double bytes) {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < guarded.size(); ++i) ratios.push_back(guarded[i] / unguarded[i]);
+    const bench::timing of = timing_of(ratios);
+    add(name, {{"variant", "guard compiled out"}}, timing_of(unguarded), bytes, "with its guard, in turn",
+        timing_of(guarded).median);
+    report_.note_row("guarded_over_this", of.median);
+    std::fprintf(stderr, "%-22s guarded over this: %.4f (%.4f to %.4f)\n", "", of.median, of.minimum,
+                 of.maximum);
   }
 
   void add(const std::string& name, const nlohmann::json& parameters, const bench::timing& measured,
@@ -190,68 +220,56 @@ class attention_bench {
   bench::report& report_;
   buffer keys_, values_;
   device_vector<std::uint32_t> sink_;
-  bool warpgroups_;
+  detail::split_device device_;
 };
 
 void run_cases(attention_bench& b, const std::string& only) {
   const auto wanted = [&](const char* name) {
     return only.empty() || std::string(name).find(only) != std::string::npos;
   };
-  const auto min_tiles = [](int tiles) { return variant{.options = {.min_tiles = tiles}}; };
-  const auto warps = [](int tiles) { return variant{.options = {.min_tiles = 2 * tiles, .warps = 8}}; };
-  const auto consumers = [](int count) { return variant{.options = {.consumers = count}}; };
+  const variant paired{.paired = true}, invariant{.name = "invariant", .batch_invariant = true};
+  const auto with = [](const detail::split_options& options, int nodes = 1) {
+    return variant{.nodes = nodes, .options = options};
+  };
   if (wanted("decode 64x8192"))
     b.run("decode 64x8192", std::vector<row>(64, {1, 8192}),
-          {{},
-           warps(8),
+          {paired,
            {.page_size = 1},
            {.page_size = 64},
-           {.name = "invariant", .batch_invariant = true},
            {.name = "wide", .width = 16384},
-           {.name = "wide", .width = 1 << 20}});
-  if (wanted("decode 1x131072"))
-    b.run("decode 1x131072", {{1, 131072}}, {{}, {.name = "invariant", .batch_invariant = true}});
+           {.name = "wide", .width = 1 << 20},
+           invariant});
+  if (wanted("decode 1x131072")) b.run("decode 1x131072", {{1, 131072}}, {paired, invariant});
   if (wanted("decode ragged")) {
     std::vector<row> rows;
     for (const int length : {128, 32768, 1000, 20000, 512, 30000, 4096, 25000, 8192, 300, 32768, 16384, 28000,
                              2048, 24000, 24806})
       rows.push_back({1, length});
-    b.run("decode ragged", rows, {{}, warps(2), {.name = "invariant", .batch_invariant = true}});
+    b.run("decode ragged", rows, {paired, invariant});
   }
   if (wanted("decode 8x1024"))
     b.run("decode 8x1024", std::vector<row>(8, {1, 1024}),
-          {{},
-           min_tiles(3),
-           warps(2),
-           warps(4),
-           warps(8),
-           {.nodes = 16},
-           {.nodes = 16, .options = {.min_tiles = 8, .warps = 8}},
-           {.name = "invariant", .batch_invariant = true}});
+          {paired, with({.warps = 4}), with({}, 16), with({.warps = 4}, 16), invariant});
   if (wanted("verify 16x8192"))
     b.run("verify 16x8192", std::vector<row>(16, {8, 8192}),
-          {{},
-           consumers(1),
-           consumers(2),
-           {.name = "tree", .tree = true},
-           {.name = "invariant", .batch_invariant = true}});
-  if (wanted("verify 16x16x8192"))
-    b.run("verify 16x16x8192", std::vector<row>(16, {16, 8192}), {{}, consumers(1), consumers(2)});
+          {paired, {.name = "tree", .tree = true}, with({.warpgroups = 1}), invariant});
+  if (wanted("verify 16x16x8192")) b.run("verify 16x16x8192", std::vector<row>(16, {16, 8192}), {{}});
   if (wanted("draft-extend")) {
     std::vector<row> rows;
     for (int r = 0; r < 16; ++r) rows.push_back({r * 5 % 8 + 1, 8192});
-    b.run("draft-extend", rows, {{}, consumers(1)});
+    b.run("draft-extend", rows, {paired});
   }
   // prompt chunks: operations count rather than bytes
   const auto extend = [&](const char* name, const std::vector<row>& rows) {
-    if (wanted(name)) b.run(name, rows, {consumers(0), consumers(1), consumers(2)});
+    if (wanted(name)) b.run(name, rows, {paired, with({.bulk = false}), with({.warpgroups = 0})});
   };
   extend("extend 4x2048", std::vector<row>(4, {2048, 2048}));
   std::vector<row> uneven(8, {64, 2048 + 64});
   uneven[3] = {4096, 2048 + 4096};
   extend("extend uneven", uneven);
   extend("extend even", std::vector<row>(8, {568, 2048 + 568}));
-  extend("extend full rectangle", std::vector<row>(8, {4096, 2048 + 4096}));
+  if (wanted("extend full rectangle"))
+    b.run("extend full rectangle", std::vector<row>(8, {4096, 2048 + 4096}), {{}});
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include "kernels/metadata/compressed_metadata_op.hpp"
 #include "kernels/metadata/decode_metadata_op.hpp"
 #include "kernels/metadata/draft_steps_metadata_op.hpp"
-#include "kernels/metadata/dsa_metadata_op.hpp"
+#include "kernels/metadata/plain_dsa_metadata_op.hpp"
 #include "kernels/tile_driver.cuh"
 
 namespace stepgraph::bench {
@@ -19,6 +19,9 @@ __device__ std::int64_t captured(const draft_steps_metadata_op& op, int index) {
 }
 __device__ std::int64_t captured(const compressed_metadata_op& op, int index) {
   return op.p.level[index / op.p.tokens].page_indices.columns;
+}
+__device__ std::int64_t captured(const plain_dsa_metadata_op& op, int) {
+  return op.p.page_table_1 ? op.p.page_table_1.columns : op.p.real_page_table.columns;
 }
 __device__ std::int64_t captured(const dsa_metadata_op& op, int index) {
   const auto which = op.split(index);  // the row now
@@ -163,7 +166,7 @@ tile_grid shaped(tile_grid grid, int lines, const kernel_shape& shape) {
 struct unguarded_op : plain_decode_metadata_op {
   __host__ __device__ __forceinline__ line load(int row) const {
     const auto columns = static_cast<std::int32_t>(p.page_columns);
-    return {columns, columns, p.source.line(p.requests[row])};
+    return {columns, columns, p.source.line(p.requests.fetch(row))};
   }
 };
 
@@ -188,8 +191,10 @@ void decode_by(guard_policy policy, stream_ref at, const decode_metadata_params&
 }
 
 void dsa_by(guard_policy policy, stream_ref at, const dsa_metadata_params& params) {
-  run_by(policy, at, dsa_metadata_op{params},
-         std::max(params.real_page_table.columns, params.page_table_1.columns));
+  const std::int64_t width = std::max(params.real_page_table.columns, params.page_table_1.columns);
+  if (plain_dsa_metadata_op::serves(params))
+    return run_by(policy, at, plain_dsa_metadata_op{{params}}, width);
+  run_by(policy, at, dsa_metadata_op{params}, width);
 }
 
 void compressed_by(guard_policy policy, stream_ref at, const compressed_metadata_params& params) {
@@ -206,7 +211,7 @@ void draft_steps_by(guard_policy policy, stream_ref at, draft_steps_metadata_par
 void decode_shaped(stream_ref at, const decode_metadata_params& params, const kernel_shape& shape) {
   const plain_decode_metadata_op op{params};
   launch_tiles_on(at, op,
-                  shaped(grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>,
+                  shaped(grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>, 1,
                                   at.where().multiprocessors()),
                          op.lines(), shape),
                   shape.programmatic);
@@ -214,7 +219,7 @@ void decode_shaped(stream_ref at, const decode_metadata_params& params, const ke
 
 void decode_chain_only(stream_ref at, const decode_metadata_params& params) {
   const plain_decode_metadata_op op{params};
-  const tile_grid grid = grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>,
+  const tile_grid grid = grid_for(op.lines(), op.least_columns(), min_blocks<plain_decode_metadata_op>, 1,
                                   at.where().multiprocessors());
   launch(at, "chain_only", chain_only, dim3(op.lines() + 1, 1 << grid.parts_shift), dim3(tile_threads), op);
 }

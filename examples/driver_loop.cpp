@@ -87,7 +87,7 @@ step_executor make_executor(const options& wanted, const llama::llama_model& mod
                            .max_context = wanted.context,
                            .page_size = wanted.page_size,
                            .vocab_size = model.config().vocab_size,
-                           .hidden_size = draft ? model.config().hidden_size : 0};
+                           .hidden_size = draft ? draft->shape().hidden_size : 0};
   std::vector<step_definition> steps =
       model.steps(llama::step_choice{.verify = most > 0, .sampled = sampled, .trees = trees});
   executor_options how{.poison = wanted.poison,
@@ -166,12 +166,14 @@ bool answer(const options& wanted) {
   STEPGRAPH_EXPECTS(wanted.context <= config.max_context, "--context ", wanted.context,
                     " is over the model's ", config.max_context);
   const auto prompts = encode_prompts(wanted, chat);
-  const llama::llama_weights weights = llama::load_llama_weights(file);
-  const auto model = llama::make_llama(where, weights);
+  llama::llama_weights weights = llama::load_llama_weights(file);
   std::unique_ptr<llama::draft_model> draft;
-  if (!wanted.draft.empty())
-    draft =
-        llama::make_draft_head(where, llama::load_draft_head(std::filesystem::path(wanted.draft), weights));
+  if (!wanted.draft.empty()) {
+    const auto head = llama::load_draft_head(std::filesystem::path(wanted.draft), weights);
+    draft = llama::make_draft_head(where, head);
+    weights.config.taps = head.taps;
+  }
+  const auto model = llama::make_llama(where, weights);
   std::fprintf(stderr, "%s: %d layers, %d tokens, on %s\n",
                wanted.model.substr(wanted.model.rfind('/') + 1).c_str(), config.layers, config.vocab_size,
                where.name().c_str());

@@ -54,16 +54,83 @@ STEPGRAPH_HD int least_columns_of(int shift) {
   return shift == 0 ? 1024 : 256;
 }
 
+#if defined(__CUDA_ARCH__)
+/// `map_columns` where values are entries shifted right.
+template <int in_flight, class Team, class In, class Out>
+__device__ __forceinline__ void shift_columns(Team& team, const In& in, Out& out, std::int32_t begin,
+                                              std::int32_t end) {
+  constexpr std::int32_t step = Team::size();
+  const int shift = out.shift();
+  const std::uint32_t limit = out.limit();
+  // note: what is past the end is read as the last, so that no branch stands between the loads, and what is
+  // wrong is read again, so that nothing is kept for it
+  if (in.by_four() && out.by_four()) {
+    const std::int32_t quads = end >> 2;
+    // the last one to three entries go with the first round
+    const std::int32_t odd = (quads << 2) + team.rank();
+    const std::int32_t odd_entry = odd < end ? in.one(odd) : 0;
+    for (std::int32_t first = (begin >> 2) + team.rank(); first < quads; first += step * in_flight) {
+      quad values[in_flight];
+      std::uint32_t most = 0;
+#pragma unroll
+      for (int i = 0; i < in_flight; ++i) {
+        const std::int32_t at = first + i * step < quads ? first + i * step : quads - 1;
+        values[i] = in.four(std::int64_t{at} << 2);
+      }
+#pragma unroll
+      for (int i = 0; i < in_flight; ++i)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          values[i].v[k] >>= shift;
+          most = max(most, static_cast<std::uint32_t>(values[i].v[k]));
+        }
+      if (most >= limit)
+        for (std::int32_t at = first; at < quads && at < first + in_flight * step; at += step)
+          for (std::int32_t x = at << 2; x < (at + 1) << 2; ++x) out.store(x, out.convert(x, in.one(x)));
+#pragma unroll
+      for (int i = 0; i < in_flight; ++i)
+        if (most < limit && first + i * step < quads)
+          out.store_good4(std::int64_t{first + i * step} << 2, values[i]);
+    }
+    if (odd < end) out.store(odd, out.convert(odd, odd_entry));
+    return;
+  }
+  for (std::int32_t first = begin + team.rank(); first < end; first += step * in_flight) {
+    std::int32_t values[in_flight];
+    std::uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < in_flight; ++i)
+      values[i] = in.one(first + i * step < end ? first + i * step : end - 1);
+#pragma unroll
+    for (int i = 0; i < in_flight; ++i) {
+      values[i] >>= shift;
+      most = max(most, static_cast<std::uint32_t>(values[i]));
+    }
+    if (most >= limit)
+      for (std::int32_t x = first; x < end && x < first + in_flight * step; x += step)
+        out.store(x, out.convert(x, in.one(x)));
+#pragma unroll
+    for (int i = 0; i < in_flight; ++i)
+      if (most < limit && first + i * step < end) out.store_good(first + i * step, values[i]);
+  }
+}
+#endif
+
 /// Moves columns [begin, end) of `in` through `out`, which has
 ///   value convert(x, entry)                    what column x becomes; may read maps, must not write
 ///   void store(x, value), store4(x, value[4])  to the output; the latter for x a multiple of 4
 ///   bool by_four() const                       whether store4 may be used
+/// and, where a value is `entry >> shift` as long as that is below a limit,
+///   int shift() const, std::uint32_t limit() const
+///   void store_good(x, entry >> shift), store_good4(x, quad of these)
+/// so that most entries cost no more than a maximum: only a thread with one past the limit looks closer.
 /// `begin` is a multiple of 4; `in_flight` accesses of a thread are under way at a time.
 template <int in_flight = 4, class Team, class In, class Out>
 STEPGRAPH_HD void map_columns(Team& team, const In& in, Out& out, std::int32_t begin, std::int32_t end) {
 #if defined(__CUDA_ARCH__)
   using value = typename Out::value;
   constexpr std::int32_t step = Team::size();
+  if constexpr (requires { out.limit(); }) return shift_columns<in_flight>(team, in, out, begin, end);
   if (in.by_four() && out.by_four()) {
     const std::int32_t quads = end >> 2;
     // the last one to three entries go with the first round

@@ -9,6 +9,21 @@ namespace stepgraph {
 
 constexpr int tile_threads = 256;
 
+/// Whether an op takes so few registers that four of its blocks fill a multiprocessor, the next kernel's two
+/// beside this one's.
+template <class Op>
+constexpr bool is_small = false;
+template <class Op>
+requires(Op::small) constexpr bool is_small<Op> = true;
+template <class Op>
+constexpr int min_blocks = is_small<Op> ? 4 : 2;
+
+/// Blocks a multiprocessor that heads of 16-byte copies may fill.
+template <class Op>
+constexpr int head_blocks = 1;
+template <class Op>
+requires(Op::head_blocks > 0) constexpr int head_blocks<Op> = Op::head_blocks;
+
 /// The threads of one block.
 class block_team {
  public:
@@ -57,9 +72,9 @@ struct shared_lines {
 };
 
 /// Hands a block its pieces one after another: the head of its own line (of each of its lines, where these are
-/// very many), then, if that line is longer than its heads or the block is a helper, a range of all that is
-/// left, laid end to end. The ranges are of equal length, heads counted in. All threads ask together and get
-/// the same answer; a block of a short line asks nothing of others.
+/// very many), then, if it `shares()`, that is if the line is longer than its heads or the block is a helper, a
+/// range of all that is left, laid end to end. The ranges are of equal length, heads counted in. All threads ask
+/// together and get the same answer; a block of a short line asks nothing of others.
 template <class Op>
 class tile_queue {
  public:
@@ -75,26 +90,7 @@ class tile_queue {
   typename Op::line line;
   std::int32_t begin, end;
 
-  __device__ bool next() { return next_head() || ((!is_part_ || longer_) && next_shared()); }
-
- private:
-  static constexpr std::int32_t most = 2 * Op::tile_columns;
-  static constexpr std::int32_t unit = 128;  // columns
-  static constexpr int count_shift = 40;     // of long lines, in sums of units
-
-  /// ceil(a / b); units of all lines of a round fit 32 bits.
-  __device__ static std::int64_t up(std::int64_t a, std::int32_t b) {
-    return static_cast<std::uint32_t>(a + b - 1) / static_cast<std::uint32_t>(b);
-  }
-  __device__ std::int64_t head(const typename Op::line& of) const {
-    return head_columns(of.columns, grid_.parts_shift, op_.least_columns(), most);
-  }
-  __device__ std::int64_t first_unit(int line) const {
-    return shared_.first[line] & ((std::int64_t{1} << count_shift) - 1);
-  }
-  /// Blocks have one line each; where they have several, helpers do all the rest.
-  __device__ bool parts_help() const { return lines_ <= grid_.heads >> grid_.parts_shift; }
-
+  __device__ bool next() { return next_head() || (shares() && next_share()); }
   __device__ bool next_head() {
     while (own_ < lines_) {
       index = own_;
@@ -107,7 +103,9 @@ class tile_queue {
     return false;
   }
 
-  __device__ bool next_shared() {
+  __device__ bool shares() const { return !is_part_ || longer_; }
+
+  __device__ bool next_share() {
     while (from_ >= to_)
       if (!next_round()) return false;
     int low = 0;  // the last line whose first unit is not past the wanted one
@@ -120,6 +118,29 @@ class tile_queue {
     set((head(line) << grid_.parts_shift) + (from_ - first) * unit, (to_ - from_) * unit);
     from_ += (end - begin + unit - 1) / unit;
     return true;
+  }
+
+ private:
+  static constexpr std::int32_t unit = 128;  // columns
+  static constexpr int count_shift = 40;     // of long lines, in sums of units
+
+  /// Columns of a head: so many that a block which has them is worth no less than one that shares.
+  __device__ std::int32_t most() const {
+    return 16 * op_.least_columns();
+  }
+  /// ceil(a / b); units of all lines of a round fit 32 bits.
+  __device__ static std::int64_t up(std::int64_t a, std::int32_t b) {
+    return static_cast<std::uint32_t>(a + b - 1) / static_cast<std::uint32_t>(b);
+  }
+  __device__ std::int64_t head(const typename Op::line& of) const {
+    return head_columns(of.columns, grid_.parts_shift, op_.least_columns(), most());
+  }
+  __device__ std::int64_t first_unit(int line) const {
+    return shared_.first[line] & ((std::int64_t{1} << count_shift) - 1);
+  }
+  /// Blocks have one line each; where they have several, helpers do all the rest.
+  __device__ bool parts_help() const {
+    return lines_ <= grid_.heads >> grid_.parts_shift;
   }
 
   /// Scans the next lines, one a thread, and finds the block's range of what is left of them; false if there
@@ -142,7 +163,7 @@ class tile_queue {
     const std::int64_t total = sum.total & ((std::int64_t{1} << count_shift) - 1);
     const auto parts = static_cast<std::int32_t>(parts_help() ? sum.total >> count_shift : 0)
                        << grid_.parts_shift;
-    constexpr std::int64_t had = most / unit;
+    const std::int64_t had = most() / unit;
     const std::int64_t least = op_.least_columns() / unit;
     std::int64_t share = up(total, grid_.helpers);
     if (share > had && parts > 0) share = up(total + parts * had, grid_.helpers + parts);
@@ -176,13 +197,6 @@ class tile_queue {
   std::int64_t from_ = 0, to_ = 0;  // units of this round that are the block's
 };
 
-/// Blocks that must fit on a multiprocessor: an op whose `small` is true takes so few registers that the next
-/// kernel's blocks find room beside this one's.
-template <class Op>
-constexpr int min_blocks = 2;
-template <class Op>
-requires Op::small constexpr int min_blocks<Op> = 4;
-
 /// Brings a kernel's parameters into the constant cache, which costs a latency for every 64 bytes: before the
 /// wait for the predecessor that is free.
 template <class Params>
@@ -213,7 +227,15 @@ __global__ void __launch_bounds__(tile_threads, min_blocks<Op>)
   if constexpr (Op::tile_columns > 0) {
     __shared__ shared_lines<Op> shared;
     tile_queue<Op> queue(p, team, shared);
-    while (queue.next()) p.op.tile(team, queue.index, queue.line, queue.begin, queue.end);
+    // note: a small op has two loops, so that the way of a short line is straight; a large one has one, as its
+    // body would be there twice
+    if constexpr (is_small<Op>) {
+      while (queue.next_head()) p.op.tile(team, queue.index, queue.line, queue.begin, queue.end);
+      if (!queue.shares()) return;
+      while (queue.next_share()) p.op.tile(team, queue.index, queue.line, queue.begin, queue.end);
+    } else {
+      while (queue.next()) p.op.tile(team, queue.index, queue.line, queue.begin, queue.end);
+    }
   }
 }
 
@@ -227,7 +249,8 @@ template <class Op>
 void launch_tiles_cuda(stream_ref at, const Op& op) {
   tile_grid grid;  // an op of vectors alone is one block
   if constexpr (Op::tile_columns > 0)
-    grid = grid_for(op.lines(), op.least_columns(), min_blocks<Op>, at.where().multiprocessors());
+    grid = grid_for(op.lines(), op.least_columns(), min_blocks<Op>, head_blocks<Op>,
+                    at.where().multiprocessors());
   launch_tiles_on(at, op, grid);
 }
 

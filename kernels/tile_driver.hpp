@@ -14,7 +14,7 @@
 ///
 ///   struct my_op {
 ///     static constexpr const char* name = "my_op";
-///     static constexpr int tile_columns = 4096;         // columns worth one block's while; 0: vectors only
+///     static constexpr int tile_columns = 4096;         // columns worth a block's while; 0: vectors only
 ///     template <class Team> void vectors(Team&) const;  // the fixed-size vectors, once, by one team
 ///
 ///     // and, unless it is of vectors alone:
@@ -22,6 +22,8 @@
 ///     int lines() const;                          // lines captured: rows or tokens, times tables
 ///     line load(int index) const;                 // from device memory; columns 0 where nothing is written
 ///     int least_columns() const;                  // a multiple of 128 worth a block's while
+///     static constexpr bool small = true;         // may be left out: needs 64 registers at most
+///     static constexpr int head_blocks = 2;       // may be left out: a column is worth many stores
 ///     template <class Team>
 ///     void tile(Team&, int index, const line&, std::int32_t begin, std::int32_t end) const;
 ///   };
@@ -88,8 +90,8 @@ struct tile_grid {
 };
 
 /// The grid of a GPU: sized by lines and multiprocessors alone. `least_columns`: the op's; `resident`: its
-/// blocks that fit on a multiprocessor.
-tile_grid grid_for(int lines, int least_columns, int resident, int multiprocessors);
+/// blocks that fit on a multiprocessor; `head_blocks`: those of them that heads of 16-byte copies may fill.
+tile_grid grid_for(int lines, int least_columns, int resident, int head_blocks, int multiprocessors);
 
 /// Launches `op` on a CUDA stream; tile_driver.cuh defines it and the op's .cu file instantiates it.
 template <class Op>

@@ -41,6 +41,7 @@ struct uploaded_weights {
   };
   buffer embedding, output, output_norm;
   buffer fusion_embedding_norm, fusion_hidden_norm, fusion;  // of a draft head
+  int fusion_states = 1;
   std::vector<layer> layers;
 
   template <class T>
@@ -62,6 +63,7 @@ struct uploaded_weights {
       made.fusion_embedding_norm = upload_floats(where, loading, weights.fusion->embedding_norm);
       made.fusion_hidden_norm = upload_floats(where, loading, weights.fusion->hidden_norm);
       made.fusion = upload<T>(where, loading, {{weights.fusion->weight}});
+      made.fusion_states = weights.fusion->states;
     }
     return made;
   }
@@ -83,7 +85,8 @@ struct uploaded_weights {
                         .output = head().data(),
                         .fusion = {.embedding_norm = fusion_embedding_norm.as<const float>(),
                                    .hidden_norm = fusion_hidden_norm.as<const float>(),
-                                   .weight = fusion.data()}};
+                                   .weight = fusion.data(),
+                                   .states = fusion_states}};
     for (const layer& each : layers)
       seen.layers.push_back({.attention_norm = each.attention_norm.as<const float>(),
                              .qkv = each.qkv.data(),
@@ -107,7 +110,10 @@ class cuda_llama final : public llama_model {
   std::size_t weight_bytes() const noexcept override { return weights_.matrix_bytes(); }
   std::size_t scratch_bytes(const step_key& key) const override { return layers_.scratch_bytes(key); }
 
-  void enqueue_logits(const step_context& step) const override { layers_.forward(step); }
+  void enqueue_logits(const step_context& step) const override {
+    check_states(step);
+    layers_.forward(step);
+  }
 
  private:
   device where_;

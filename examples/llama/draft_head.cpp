@@ -35,6 +35,25 @@ class head_reader {
     return value;
   }
 
+  /// Layers of the target whose states the head is fed; none are named where it is the last alone.
+  std::vector<int> taps(int layers) const {
+    const auto found = file_.metadata().find("taps");
+    std::vector<int> out;
+    if (found == file_.metadata().end()) return out;
+    const std::string& text = found->second;
+    const char* at = text.data();
+    for (const char* const stop = at + text.size();; ++at) {
+      int layer = 0;
+      const auto [end, failed] = std::from_chars(at, stop, layer);
+      STEPGRAPH_EXPECTS(failed == std::errc{} && (end == stop || *end == ',') &&
+                            layer > (out.empty() ? 0 : out.back()) && layer <= layers,
+                        where(), "taps is ", llama::quoted(text), ", expected ascending layers up to ",
+                        layers);
+      out.push_back(layer);
+      if ((at = end) == stop) return out;
+    }
+  }
+
   tensor matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
     const safetensors_tensor& found = take(name, {rows, columns});
     return {.type = read_type(name, found), .rows = rows, .columns = columns, .data = found.data};
@@ -111,7 +130,9 @@ std::vector<std::byte> take_rows(const tensor& from, std::span<const std::int32_
 class draft_head final : public draft_model {
  public:
   draft_head(device where, const draft_head_weights& weights)
-      : model_(make_llama(where, weights.model)), target_ids_(upload(where, weights.target_ids)) {
+      : model_(make_llama(where, weights.model)),
+        states_(weights.model.fusion->states),
+        target_ids_(upload(where, weights.target_ids)) {
     std::vector<std::int32_t> draft_ids(static_cast<std::size_t>(weights.target_vocab_size), -1);
     for (std::size_t i = 0; i < weights.target_ids.size(); ++i)
       draft_ids[static_cast<std::size_t>(weights.target_ids[i])] = static_cast<std::int32_t>(i);
@@ -120,7 +141,7 @@ class draft_head final : public draft_model {
 
   draft_shape shape() const override {
     return {.layout = model_->layout(),
-            .hidden_size = model_->config().hidden_size,
+            .hidden_size = states_ * model_->config().hidden_size,
             .vocab_size = model_->config().vocab_size,
             .target_ids = target_ids_.as<const std::int32_t>(),
             .draft_ids = draft_ids_.as<const std::int32_t>()};
@@ -146,6 +167,7 @@ class draft_head final : public draft_model {
   }
 
   std::unique_ptr<llama_model> model_;
+  int states_;
   buffer target_ids_, draft_ids_;
 };
 
@@ -182,9 +204,12 @@ draft_head_weights load_draft_head(const safetensors_file& file, const llama_wei
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t query_size = std::int64_t{config.heads} * config.head_size;
   const std::int64_t kv_size = std::int64_t{config.kv_heads} * config.head_size;
+  out.taps = reader.taps(target.config.layers);
+  const int states = out.taps.empty() ? 1 : static_cast<int>(out.taps.size());
   out.model.fusion = input_fusion{.embedding_norm = reader.vector("embedding_norm", hidden),
-                                  .hidden_norm = reader.vector("hidden_norm", hidden),
-                                  .weight = reader.matrix("fc", hidden, 2 * hidden)};
+                                  .hidden_norm = reader.vector("hidden_norm", states * hidden),
+                                  .weight = reader.matrix("fc", hidden, (1 + states) * hidden),
+                                  .states = states};
   out.model.layers = {{.attention_norm = reader.vector("attention_norm", hidden),
                        .query = reader.matrix("query", query_size, hidden),
                        .key = reader.matrix("key", kv_size, hidden),

@@ -11,13 +11,16 @@
 
 namespace stepgraph::llama {
 
-/// A feature-level draft: one decoder layer whose input pairs a token's embedding with a hidden state, and which
+/// A feature-level draft: one decoder layer whose input pairs a token's embedding with hidden states, and which
 /// chooses among a part of the target's tokens with the target's own output matrix.
 struct draft_head_weights {
   llama_weights
       model;  // one layer, `fusion` set; the embedding is the target's, the output its draft tokens' rows
   std::vector<std::int32_t> target_ids;  // [model.config.vocab_size] token of the target, ascending
   int target_vocab_size = 0;
+  // layers of the target whose states it is fed, ascending; none: the last. The target must be made with them
+  // (`llama_config::taps`), and the executor's hidden_size be the draft's (`draft_shape::hidden_size`)
+  std::vector<int> taps;
 };
 
 /// The head in `file`, as examples/train_draft/README.md describes it, for `target`, whose embedding it uses. Throws

@@ -9,7 +9,7 @@ namespace stepgraph::llama {
 
 /// A model that drafts for a llama_model. One forward pass serves draft_extend and draft_decode: token t of
 /// the step, at position p = step.positions[t], is the text's token p + 1; beside it goes line
-/// step.hidden_row[t] of step.hidden_in (after the last layer and before the output norm, float32: of the
+/// step.hidden_row[t] of step.hidden_in (after a layer and before any norm, float32: of the
 /// target in draft_extend, the draft's own in draft_decode). The draft keeps keys and values at
 /// step.out_cache_loc[t] of step.kv, attends as far as step.causal_length[t] says, writes the state of each
 /// row's last token (step.last_row) to line step.out_line[row] (or `row`, where that is null) of

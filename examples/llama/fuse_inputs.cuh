@@ -10,19 +10,19 @@ template <class T>
 struct fuse_inputs_params {
   const T* embedding;               // [target's vocab, hidden]
   const std::int32_t* token_ids;    // [tokens]
-  const float* hidden_in;           // [*, hidden]
+  const float* hidden_in;           // [*, states, hidden]
   const std::int32_t* hidden_row;   // [tokens] line of hidden_in
   const std::int32_t* live_tokens;  // one number; tokens beyond it are given zeros
   const float* embedding_norm;      // [hidden]
-  const float* hidden_norm;         // [hidden]
-  T* pair;                          // out [tokens, 2, hidden]
+  const float* hidden_norm;         // [states, hidden]
+  T* pair;                          // out [tokens, 1 + states, hidden]
   float* residual;                  // out [tokens, hidden]: zero, for the product to add to
-  int hidden_size;
+  int hidden_size, states;
   float epsilon;
 };
 
 // grid: captured tokens
-// a block normalises one token's embedding and the state beside it
+// a block normalises one token's embedding and the states beside it
 template <class T>
 __global__ void __launch_bounds__(threads)
     fuse_inputs_kernel(const __grid_constant__ fuse_inputs_params<T> p) {
@@ -31,23 +31,45 @@ __global__ void __launch_bounds__(threads)
   const std::int64_t token = blockIdx.x, hidden = p.hidden_size;
   const bool live = token < *p.live_tokens;
   const T* const embedding = p.embedding + (live ? p.token_ids[token] * hidden : 0);
-  const float* const state = p.hidden_in + (live ? p.hidden_row[token] * hidden : 0);
-  T* const out = p.pair + token * 2 * hidden;
-  float embedding_squares = 0.0f, state_squares = 0.0f;
+  const float* const state = p.hidden_in + (live ? p.hidden_row[token] * p.states * hidden : 0);
+  T* const out = p.pair + token * (1 + p.states) * hidden;
+  float squares = 0.0f;
   if (live)
     for (int i = threadIdx.x; i < hidden; i += threads) {
-      const float e = to_float(embedding[i]), s = state[i];
-      embedding_squares += e * e;
-      state_squares += s * s;
+      const float e = to_float(embedding[i]);
+      squares += e * e;
     }
-  const float embedding_scale = rsqrtf(block_sum(embedding_squares) / p.hidden_size + p.epsilon);
-  __syncthreads();  // the sums' shared memory is used again
-  const float state_scale = rsqrtf(block_sum(state_squares) / p.hidden_size + p.epsilon);
+  float scale = rsqrtf(block_sum(squares) / p.hidden_size + p.epsilon);
   for (int i = threadIdx.x; i < hidden; i += threads) {
-    out[i] = from_float<T>(live ? to_float(embedding[i]) * embedding_scale * p.embedding_norm[i] : 0.0f);
-    out[hidden + i] = from_float<T>(live ? state[i] * state_scale * p.hidden_norm[i] : 0.0f);
+    out[i] = from_float<T>(live ? to_float(embedding[i]) * scale * p.embedding_norm[i] : 0.0f);
     p.residual[token * hidden + i] = 0.0f;
   }
+  for (std::int64_t line = 0; line < p.states * hidden; line += hidden) {
+    squares = 0.0f;
+    if (live)
+      for (int i = threadIdx.x; i < hidden; i += threads) squares += state[line + i] * state[line + i];
+    __syncthreads();  // the sum's shared memory is used again
+    scale = rsqrtf(block_sum(squares) / p.hidden_size + p.epsilon);
+    for (int i = threadIdx.x; i < hidden; i += threads)
+      out[hidden + line + i] = from_float<T>(live ? state[line + i] * scale * p.hidden_norm[line + i] : 0.0f);
+  }
+}
+
+/// The residual after a layer, for a draft.
+struct keep_tap_params {
+  const float* residual;  // [tokens, hidden]
+  float* out;             // out [tokens, states, hidden], from the tap's own state on
+  int hidden_size, states;
+};
+
+// grid: captured tokens
+// a block copies one token's residual
+template <int = 0>
+__global__ void __launch_bounds__(threads) keep_tap_kernel(const __grid_constant__ keep_tap_params p) {
+  wait_for_predecessor();
+  const std::int64_t token = blockIdx.x, hidden = p.hidden_size;
+  for (int i = threadIdx.x; i < hidden; i += threads)
+    p.out[token * p.states * hidden + i] = p.residual[token * hidden + i];
 }
 
 template <class T>
@@ -56,8 +78,8 @@ struct keep_hidden_params {
   const std::int32_t* last_row;   // [rows]
   const std::int32_t* live_rows;  // one number
   const std::int32_t* out_line;   // [rows] line of each row, or null: the row itself
-  T* hidden_out;                  // out [*, hidden]
-  int hidden_size;
+  T* hidden_out;                  // out [*, states, hidden]: zeros but for the last
+  int hidden_size, states;
 };
 
 // grid: captured rows
@@ -69,8 +91,11 @@ __global__ void __launch_bounds__(threads)
   const int row = blockIdx.x;
   if (row >= *p.live_rows) return;
   const std::int64_t from = p.last_row[row], to = p.out_line ? p.out_line[row] : row;
+  const int before = (p.states - 1) * p.hidden_size;
+  T* const out = p.hidden_out + to * (before + p.hidden_size);
+  for (int i = threadIdx.x; i < before; i += threads) out[i] = 0;
   for (int i = threadIdx.x; i < p.hidden_size; i += threads)
-    p.hidden_out[to * p.hidden_size + i] = p.residual[from * p.hidden_size + i];
+    out[before + i] = p.residual[from * p.hidden_size + i];
 }
 
 }  // namespace stepgraph::llama

@@ -43,6 +43,7 @@ class host_llama final : public llama_model {
   std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
 
   void enqueue_logits(const step_context& step) const override {
+    check_states(step);
     if (weights_.fusion)
       enqueue_host(step.stream, "fuse_inputs", [this, step] { fuse_inputs(step); });
     else
@@ -85,7 +86,7 @@ class host_llama final : public llama_model {
     take(s.gate, n * config_.ffn_size);
     take(s.up, n * config_.ffn_size);
     take(s.last, lines * hidden);
-    take(s.pair, weights_.fusion ? n * 2 * hidden : 0);
+    take(s.pair, weights_.fusion ? n * (1 + weights_.fusion->states) * hidden : 0);
     s.bytes = offset;
     return s;
   }
@@ -93,7 +94,7 @@ class host_llama final : public llama_model {
   /// The step's scratch, and how many tokens are live: the model's own work is on those alone.
   std::pair<scratch, int> live(const step_context& step) const {
     scratch s = place(step.scratch.data(), step.key);
-    if (step.hidden) s.hidden = step.hidden;  // a draft is fed from there
+    if (step.hidden && config_.taps.empty()) s.hidden = step.hidden;  // a draft is fed from there
     return {s, step.cu_seqlens_q[step.key.rows]};
   }
 
@@ -122,17 +123,21 @@ class host_llama final : public llama_model {
                      lines(s.hidden + std::int64_t{t} * config_.hidden_size, 1, config_.hidden_size));
   }
 
-  /// A draft head's layer begins with the product of a token's embedding beside the state it is fed.
+  /// A draft head's layer begins with the product of a token's embedding beside the states it is fed.
   void fuse_inputs(const step_context& step) const {
     const auto [s, tokens] = live(step);
-    const std::int64_t hidden = config_.hidden_size;
+    const std::int64_t hidden = config_.hidden_size, states = weights_.fusion->states;
+    const auto width = static_cast<std::size_t>(hidden);
     for (int t = 0; t < tokens; ++t) {
-      const std::span<float> embedding = lines(s.pair + t * 2 * hidden, 1, hidden);
-      const std::span<float> state = lines(s.pair + (t * 2 + 1) * hidden, 1, hidden);
-      dequantize_row(weights_.token_embedding, step.token_ids[t], embedding);
-      rms_norm(embedding, weights_.fusion->embedding_norm, config_.norm_epsilon, embedding);
-      rms_norm({step.hidden_in + step.hidden_row[t] * hidden, static_cast<std::size_t>(hidden)},
-               weights_.fusion->hidden_norm, config_.norm_epsilon, state);
+      const std::span<float> out = lines(s.pair + t * (1 + states) * hidden, 1, (1 + states) * hidden);
+      dequantize_row(weights_.token_embedding, step.token_ids[t], out.first(width));
+      rms_norm(out.first(width), weights_.fusion->embedding_norm, config_.norm_epsilon, out.first(width));
+      const std::span<const float> in{step.hidden_in + step.hidden_row[t] * states * hidden,
+                                      static_cast<std::size_t>(states) * width};
+      const std::span<const float> gains = weights_.fusion->hidden_norm;
+      for (std::size_t at = 0; at < in.size(); at += width)
+        rms_norm(in.subspan(at, width), gains.subspan(at, width), config_.norm_epsilon,
+                 out.subspan(width + at, width));
     }
     product(fusion_, s.pair, s.hidden, tokens);
   }
@@ -198,6 +203,16 @@ class host_llama final : public llama_model {
     silu_multiply(gate, lines(s.up, tokens, config_.ffn_size), gate);
     product(w.down, s.gate, s.projected, tokens);
     add(lines(s.hidden, tokens, config_.hidden_size), lines(s.projected, tokens, config_.hidden_size));
+    if (step.hidden) keep_taps(step, s.hidden, l, tokens);
+  }
+
+  void keep_taps(const step_context& step, const float* residual, int l, int tokens) const {
+    const std::int64_t hidden = config_.hidden_size, states = states_of(config_);
+    for (std::size_t tap = 0; tap < config_.taps.size(); ++tap)
+      if (config_.taps[tap] == l + 1)
+        for (int t = 0; t < tokens; ++t)
+          std::copy_n(residual + t * hidden, hidden,
+                      step.hidden + (t * states + static_cast<std::int64_t>(tap)) * hidden);
   }
 
   void output_head(const step_context& step) const {
@@ -207,13 +222,21 @@ class host_llama final : public llama_model {
     for (int line = 0; line < count; ++line)
       std::copy_n(s.hidden + std::int64_t{all ? line : step.last_row[line]} * config_.hidden_size,
                   config_.hidden_size, s.last + std::int64_t{line} * config_.hidden_size);
-    if (step.hidden_out)
-      for (int row = 0; row < count; ++row)
-        std::copy_n(
-            s.last + std::int64_t{row} * config_.hidden_size, config_.hidden_size,
-            step.hidden_out + std::int64_t{step.out_line ? step.out_line[row] : row} * config_.hidden_size);
+    if (step.hidden_out) keep_hidden(step, s.last, count);
     normalise(s.last, weights_.output_norm, s.last, count);
     product(output_, s.last, s.logits, count);
+  }
+
+  /// A draft's own states, each at the end of its line; zeros before.
+  void keep_hidden(const step_context& step, const float* last, int count) const {
+    const std::int64_t hidden = config_.hidden_size;
+    const std::int64_t before = weights_.fusion ? (weights_.fusion->states - 1) * hidden : 0;
+    for (int row = 0; row < count; ++row) {
+      float* const out =
+          step.hidden_out + std::int64_t{step.out_line ? step.out_line[row] : row} * (before + hidden);
+      std::fill_n(out, before, 0.0f);
+      std::copy_n(last + row * hidden, hidden, out + before);
+    }
   }
 
   llama_weights weights_;  // the embedding and the norms, and the file they lie in

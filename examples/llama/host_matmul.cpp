@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "examples/llama/target_clones.hpp"
 #include "graphs/error.hpp"
 #include "graphs/thread_pool.hpp"
+#include "kernels/target_clones.hpp"
 
 // note: rows are taken in groups of 16, one row a lane, so that a product needs no sum across lanes, and
 // every load and conversion is of 32-bit lanes, which compilers vectorise well. A group is its headers, then

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "examples/llama/target_clones.hpp"
 #include "graphs/error.hpp"
+#include "kernels/target_clones.hpp"
 
 namespace stepgraph::llama {
 namespace {

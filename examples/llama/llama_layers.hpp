@@ -24,8 +24,9 @@ struct device_layer_weights {
 /// What a draft head has before its layer (`input_fusion`); types as above.
 struct device_input_fusion {
   const float* embedding_norm = nullptr;  // [hidden]
-  const float* hidden_norm = nullptr;     // [hidden]
-  const void* weight = nullptr;           // [hidden, 2 * hidden]; null: no draft head
+  const float* hidden_norm = nullptr;     // [states, hidden]
+  const void* weight = nullptr;           // [hidden, (1 + states) * hidden]; null: no draft head
+  int states = 1;
 };
 
 /// A whole model's weights in device memory. Non-owning.

@@ -5,6 +5,23 @@
 
 namespace stepgraph::llama {
 
+llama_model::llama_model(const llama_config& config, element_type cache_type)
+    : config_(config), cache_type_(cache_type) {
+  int before = 0;
+  for (const int tap : config.taps) {
+    STEPGRAPH_EXPECTS(tap > before && tap <= config.layers,
+                      "llama_model: taps must be ascending layers in [1, ", config.layers, "], got ", tap,
+                      " after ", before);
+    before = tap;
+  }
+}
+
+void llama_model::check_states(const step_context& step) const {
+  const int size = states_of(config_) * config_.hidden_size;
+  STEPGRAPH_EXPECTS(!step.hidden || step.hidden_size == size, "llama_model: it leaves states of ", size,
+                    " numbers a token, the executor's are of ", step.hidden_size);
+}
+
 kv_layout llama_model::layout() const noexcept {
   return {.type = cache_type_,
           .layers = config_.layers,

@@ -66,8 +66,12 @@ class llama_model {
   /// What follows from the head's logits.
   void emit(const step_context& step) const;
 
-  llama_model(const llama_config& config, element_type cache_type)
-      : config_(config), cache_type_(cache_type) {}
+  /// Throws `invalid_argument` if the taps are not ascending layers of the model.
+  llama_model(const llama_config& config, element_type cache_type);
+
+  /// Refuses a step whose lines for a draft are not of the size that this model writes.
+  void check_states(const step_context& step) const;
+
   llama_config config_;
   element_type cache_type_;
 };

@@ -49,7 +49,7 @@ class typed_pass final : public forward_pass {
 
   void forward(const step_context& step) const override {
     scratch s = place(step.scratch.data(), step.key);
-    if (step.hidden) s.hidden = step.hidden;  // a draft is fed from there
+    if (step.hidden && config_.taps.empty()) s.hidden = step.hidden;  // a draft is fed from there
     cublas_.use(step.stream);
     const bool fused = fuses(step.key);
     if (weights_.fusion.weight)
@@ -57,12 +57,8 @@ class typed_pass final : public forward_pass {
     else
       embed(step, s, fused);
     for (int l = 0; l < config_.layers; ++l) {
-      if constexpr (std::is_same_v<T, bf16>)
-        if (fused) {
-          fused_layer(step, s, l);
-          continue;
-        }
-      plain_layer(step, s, l);
+      layer(step, s, l, fused);
+      if (step.hidden) keep_taps(step, s, l);
     }
     if (step.hidden_out) keep_hidden(step, s);
     head(step, s, fused);
@@ -96,7 +92,7 @@ class typed_pass final : public forward_pass {
     take(s.attended, n * attention_);
     take(s.activated, n * config_.ffn_size);
     take(s.last, lines * config_.hidden_size);
-    take(s.pair, weights_.fusion.weight ? n * 2 * config_.hidden_size : 0);
+    take(s.pair, weights_.fusion.weight ? n * (1 + weights_.fusion.states) * config_.hidden_size : 0);
     s.bytes = offset;
     return s;
   }
@@ -114,7 +110,7 @@ class typed_pass final : public forward_pass {
 
   /// What a draft head has in the embedding's place.
   void fuse_inputs(const step_context& step, const scratch& s, bool fused) const {
-    const int tokens = step.key.tokens, hidden = config_.hidden_size;
+    const int tokens = step.key.tokens, hidden = config_.hidden_size, states = weights_.fusion.states;
     run<fuse_inputs_params<T>>(step, "fuse_inputs", fuse_inputs_kernel<T>, tokens,
                                {.embedding = static_cast<const T*>(weights_.token_embedding),
                                 .token_ids = step.token_ids,
@@ -126,19 +122,36 @@ class typed_pass final : public forward_pass {
                                 .pair = s.pair,
                                 .residual = s.hidden,
                                 .hidden_size = hidden,
+                                .states = states,
                                 .epsilon = config_.norm_epsilon});
     if constexpr (std::is_same_v<T, bf16>)
       if (fused)
         return skinny_matmul(step.stream, residual_product{.in = {.weight = as_bf16(weights_.fusion.weight),
                                                                   .rows = hidden,
-                                                                  .columns = 2 * hidden,
+                                                                  .columns = (1 + states) * hidden,
                                                                   .x = s.pair,
                                                                   .tokens = tokens},
                                                            .residual = s.hidden,
                                                            .gain = weights_.layers.front().attention_norm,
                                                            .x = s.normed,
                                                            .squares = s.squares});
-    matmul(step, weights_.fusion.weight, s.pair, s.hidden, hidden, 2 * hidden, tokens, false);
+    matmul(step, weights_.fusion.weight, s.pair, s.hidden, hidden, (1 + states) * hidden, tokens, false);
+  }
+
+  void layer(const step_context& step, const scratch& s, int l, bool fused) const {
+    if constexpr (std::is_same_v<T, bf16>)
+      if (fused) return fused_layer(step, s, l);
+    plain_layer(step, s, l);
+  }
+
+  void keep_taps(const step_context& step, const scratch& s, int l) const {
+    for (std::size_t tap = 0; tap < config_.taps.size(); ++tap)
+      if (config_.taps[tap] == l + 1)
+        run<keep_tap_params>(step, "keep_tap", keep_tap_kernel<>, step.key.tokens,
+                             {.residual = s.hidden,
+                              .out = step.hidden + tap * config_.hidden_size,
+                              .hidden_size = config_.hidden_size,
+                              .states = states_of(config_)});
   }
 
   void keep_hidden(const step_context& step, const scratch& s) const {
@@ -148,7 +161,8 @@ class typed_pass final : public forward_pass {
                                     .live_rows = step.live_rows,
                                     .out_line = step.out_line,
                                     .hidden_out = step.hidden_out,
-                                    .hidden_size = config_.hidden_size});
+                                    .hidden_size = config_.hidden_size,
+                                    .states = weights_.fusion.weight ? weights_.fusion.states : 1});
   }
 
   void fused_layer(const step_context& step, const scratch& s, int l) const {

@@ -21,7 +21,14 @@ struct llama_config {
   int max_context = 0;  // tokens
   float rope_base = 10000.0f;
   float norm_epsilon = 1e-5f;
+  std::vector<int>
+      taps{};  // layers whose residuals a draft is fed, ascending, 1 is the first; none: the last
 };
+
+/// Residuals that a token leaves for a draft: a line of this many times `hidden_size`, in the order of the taps.
+inline int states_of(const llama_config& config) {
+  return config.taps.empty() ? 1 : static_cast<int>(config.taps.size());
+}
 
 /// Element types a weight may have; the quantised ones are GGUF's blocks of 32 along a row.
 enum class tensor_type { f32, f16, bf16, q4_0, q4_1, q8_0 };
@@ -53,12 +60,14 @@ struct llama_layer_weights {
   tensor down;                        // [hidden, ffn]
 };
 
-/// What a draft head has before its layer: a product of two normalised lines side by side, a token's embedding and
-/// the hidden state that it is fed.
+/// What a draft head has before its layer: a product of normalised lines side by side, a token's embedding and the
+/// hidden states that it is fed, each normalised by itself. A state of its own stands in the last one's place, and
+/// the others are zeros.
 struct input_fusion {
   std::vector<float> embedding_norm;  // [hidden]
-  std::vector<float> hidden_norm;     // [hidden]
-  tensor weight;                      // [hidden, 2 * hidden]: columns of the embedding, then of the state
+  std::vector<float> hidden_norm;     // [states, hidden]
+  tensor weight;  // [hidden, (1 + states) * hidden]: columns of the embedding, then of the states
+  int states = 1;
 };
 
 /// All weights of one model, as the file (or the generator) has them.

@@ -11,18 +11,16 @@ GAINS = ("embedding_norm", "hidden_norm", "attention_norm", "ffn_norm", "output_
 
 
 def save_head(head, path):
-    """Writes the weights, bf16 matrices and float32 gains, and leaves the head with these rounded values."""
+    """Writes the weights, bf16 matrices and float32 gains; the file's size."""
     c = head.config
-    with torch.no_grad():
-        for name in MATRICES:
-            weight = getattr(head, name)
-            weight.copy_(weight.to(torch.bfloat16).float())
     tensors = {name: getattr(head, name).detach().to(torch.bfloat16).cpu().contiguous() for name in MATRICES}
-    tensors |= {name: getattr(head, name).detach().float().cpu().contiguous() for name in GAINS}
+    tensors |= {name: getattr(head, name).detach().float().cpu().flatten().contiguous() for name in GAINS}
     tensors["draft_to_target"] = head.draft_to_target.to(torch.int32).cpu().contiguous()
     about = {"format": "stepgraph draft head 1", "hidden_size": c.hidden_size, "heads": c.heads, "kv_heads": c.kv_heads,
              "head_size": c.head_size, "ffn_size": head.gate.shape[0], "target_vocab_size": c.vocab_size,
              "rope_base": c.rope_base, "norm_epsilon": c.norm_epsilon}
+    if head.taps != (c.layers,):
+        about["taps"] = ",".join(map(str, head.taps))
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path, metadata={key: str(value) for key, value in about.items()})
     path.chmod(0o644)
@@ -34,7 +32,7 @@ def load_head(head, path):
     found = load_file(path, device=str(head.embedding.device))
     with torch.no_grad():
         for name in MATRICES + GAINS:
-            getattr(head, name).copy_(found[name])
+            getattr(head, name).copy_(found[name].view_as(getattr(head, name)))
 
 
 def case_features(entries, hidden):
@@ -54,7 +52,7 @@ def save_case(head, path, entries=6, steps=3, shown=24):
     cpu.embedding, cpu.output, cpu.draft_to_target = (part.cpu() for part in (
         head.embedding.float(), head.output.float(), head.draft_to_target))
     tokens = [(7 + 1234 * i) % head.config.vocab_size for i in range(entries + 1)]
-    features = case_features(entries, head.config.hidden_size)
+    features = case_features(entries, len(head.taps) * head.config.hidden_size).view(entries, len(head.taps), -1)
     start = torch.zeros(1, dtype=torch.long)
     out = {"tokens": tokens, "entries": []}
     for _ in range(steps):
@@ -69,7 +67,7 @@ def save_case(head, path, entries=6, steps=3, shown=24):
 
 
 def chain(head, tokens, features, start, steps):
-    """Hidden state [hidden] of the chain's last entry; `tokens` hold `steps` drafts after the features' own."""
+    """State [hidden] of the chain's last entry; `tokens` hold `steps` drafts after the features' own."""
     n = features.shape[1]
-    unknown = features.new_zeros(1, steps, features.shape[2])  # the chain does not look at them
+    unknown = features.new_zeros(1, steps, *features.shape[2:])  # the chain does not look at them
     return head.unroll(tokens, torch.cat((features, unknown), 1), start, n, steps + 1)[-1][0, -1]

@@ -1,4 +1,4 @@
-"""The draft head: one decoder layer over pairs of (embedding of token p + 1, the target's hidden state at p).
+"""The draft head: one decoder layer over (embedding of token p + 1, the target's residuals at p after some layers).
 
 Entry p predicts token p + 2. In training the later draft steps are run as they will be run: step s reads at p the
 head's own output of step s - 1 at p - 1, and sees the keys of step 0 up to p - s (the target's features), then
@@ -53,13 +53,13 @@ class HeadLoss(torch.autograd.Function):
 class DraftHead(nn.Module):
     def __init__(self, config, target, draft_to_target, ffn_size=None):
         super().__init__()
-        self.config = config
+        self.config, self.taps = config, target.taps
         hidden, ffn = config.hidden_size, ffn_size or config.ffn_size
         attention, kv = config.heads * config.head_size, config.kv_heads * config.head_size
         matrix = lambda rows, columns, scale=1.0: nn.Parameter(torch.randn(rows, columns) * scale / math.sqrt(columns))
         gain = lambda: nn.Parameter(torch.ones(hidden))
-        self.embedding_norm, self.hidden_norm = gain(), gain()
-        self.fc = matrix(hidden, 2 * hidden)
+        self.embedding_norm, self.hidden_norm = gain(), nn.Parameter(torch.ones(len(self.taps), hidden))
+        self.fc = matrix(hidden, (1 + len(self.taps)) * hidden)
         self.attention_norm, self.ffn_norm = gain(), gain()
         self.query, self.key = matrix(attention, hidden), matrix(kv, hidden)
         self.value, self.attention_output = matrix(kv, hidden), matrix(hidden, attention, 0.5)
@@ -96,10 +96,13 @@ class DraftHead(nn.Module):
         return distribution(logits, best, hard_weight)
 
     def fuse(self, tokens, features):
-        """What the layer begins with, [rows, n, hidden]."""
-        pair = torch.cat((self.norm(self.embedding[tokens], self.embedding_norm),
-                          self.norm(features, self.hidden_norm)), -1)
-        return F.linear(pair, self.fc).float()
+        """What the layer begins with, [rows, n, hidden]; `features` are the target's taps, [rows, n, taps, hidden], or a
+        state of the head's own, [rows, n, hidden], which stands in the last one's place."""
+        if features.dim() == 4:
+            fed = (self.norm(features, None) * self.hidden_norm).flatten(2)
+        else:
+            fed = F.pad(self.norm(features, self.hidden_norm[-1]), ((len(self.taps) - 1) * self.config.hidden_size, 0))
+        return F.linear(torch.cat((self.norm(self.embedding[tokens], self.embedding_norm), fed), -1), self.fc).float()
 
     def heads(self, x, weight, turns=None):
         """Queries, keys or values, [rows, heads, n, head_size]."""
@@ -114,7 +117,7 @@ class DraftHead(nn.Module):
     def unroll(self, tokens, features, start, begin, steps):
         """Hidden states of `steps` draft steps, each [rows, n - begin + 1, hidden], from entry begin - 1 on.
 
-        `tokens` [rows, n + 1] and `features` [rows, n, hidden] of left-padded text whose answers begin at column
+        `tokens` [rows, n + 1] and `features` [rows, n, taps, hidden] of left-padded text whose answers begin at column
         `begin`; entry p pairs token p + 1 with feature p. Step s at p is what the chain that began s entries earlier
         makes; it holds no meaning if that is before begin - 1, where the first draft of an answer is made.
         """

@@ -1,11 +1,31 @@
 """Prompts to let the target write training text, and the questions that are held out of it."""
 
 import random
+import re
 from pathlib import Path
 
 read = lambda name: tuple(Path(__file__).with_name(name).read_text().splitlines())
 HELD_OUT = read("held_out.txt")
 HELD_OUT_INVENTED = read("held_out_invented.txt")
+
+COMMON = frozenset("""a about am an and are as at be by can could do does for from give has have how i in into is it its list me my of on or
+should some such tell that the their there this to was were what when where which who why will with would write you your""".split())
+
+
+def content(text):
+    """The words of `text` that say what it is about."""
+    return set(re.findall(r"[a-z0-9]+", text.lower())) - COMMON
+
+
+HELD_OUT_CONTENT = tuple(content(each) for each in HELD_OUT + HELD_OUT_INVENTED)
+
+
+def held_out(text):
+    """Whether `text` shares over half of the content words with a question held out."""
+    words = content(text)
+    return any(len(words & each) > 0.5 * min(len(words), len(each)) and len(words & each) >= min(3, len(each))
+               for each in HELD_OUT_CONTENT)
+
 
 # the questions held out are about none of these
 TOPICS = """black holes|volcanoes|honey bees|the Roman Empire|electric cars|chess openings|the human heart|coffee|glaciers
@@ -34,6 +54,22 @@ wedding speeches|small talk|travel planning|moving house|parenting|puppies|schoo
 robots that paint|a lost umbrella|a talking teapot|a brave mouse|the last dragon|a lonely astronaut|two rival bakers
 a secret garden|an old sailor|a clever crow|a haunted hotel|a magic pencil|a snowed-in village|a boy who could fly"""
 
+# how people begin; the target goes on
+OPENINGS = tuple("""How do I|How can I|How does|How do|How many|How much|How long does it take to|How should I|How would you|What is|What are
+What is the best way to|What is the difference between|What can I do|What should I|What happens when|What would happen if|What causes
+What do you think about|What are some|Why do|Why does|Why is|Why are|Why did|Who was|Who is|Who invented|When did|When should I
+Where can I|Where is|Which|Can you|Could you explain|Can I|Is it|Is there|Are there|Do I need to|Should I|Does|Did
+Write a|Write a short|Write a poem about|Write a story about|Write a letter|Write an email|Write an essay|Write a function that
+Write a Python|Write a program|Write a script|Write a review|Write a song|Write a speech|Write a dialogue|Write a summary
+Write code|Explain|Explain how|Explain why|Explain the|Describe|Describe a|Describe how|Give me|Give me a list|Give me some tips
+Give an example|List|List five|List three|List the|Name|Name three|Tell me|Tell me a|Tell me about|Tell me how|Summarise|Summarize the
+Compare|Translate|Translate the following|Correct|Rewrite|Rewrite this|Edit|Classify|Convert|Calculate|Solve|Find the|Create a
+Create a plan|Plan a|Design a|Suggest|Suggest a|Recommend|Help me|Help me write|Make a|Make a list|Generate|Draft a|Define
+Discuss|Imagine|Pretend|Act as|Teach me|Show me|I want to|I need|I need help with|I am|I am planning|I have|I have a|I don't understand
+I feel|I would like|I just|I'm going to|I'm looking for|My|My friend|My boss|My dog|My son|My daughter|My car|My computer|We are|Our
+If|If I|If a|A man|A train|A farmer|A store|A recipe|A good|The|In|In a|In which|For|Please|Please write|Is|Are|Would|Tips for
+Ideas for|Steps to|Pros and cons of|Advantages of|History of|Meaning of|Recipe for|Facts about|Hello|Hi, I|Hey|Thanks|Okay""".replace("\n", "|").split("|"))
+
 TEMPLATES = """What is interesting about {}?|Explain {} to a ten year old.|Write a short story about {}.|Write a poem about {}.
 Give me five facts about {}.|What are common myths about {}?|How has {} changed over the last century?|Why does {} matter?
 Write an introduction to an essay about {}.|List the advantages and disadvantages of {}.|What questions should I ask about {}?
@@ -56,7 +92,11 @@ def parts(text):
     return [part for line in text.split("\n") for part in line.split("|")]
 
 
-def templated(count, seed):
+def templated(count, seed, topics=()):
     """`count` distinct prompts: every one a template with a topic."""
-    pairs = [template.format(topic) for template in parts(TEMPLATES) for topic in parts(TOPICS)]
-    return random.Random(seed).sample(pairs, min(count, len(pairs)))
+    pick, templates = random.Random(seed), parts(TEMPLATES)
+    if not topics:
+        pairs = [template.format(topic) for template in templates for topic in parts(TOPICS)]
+        return pick.sample(pairs, min(count, len(pairs)))
+    made = {pick.choice(templates).format(pick.choice(topics)) for _ in range(count)}
+    return sorted(each for each in made if not held_out(each))

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+try:
+    from decode_attention import attend
+except ImportError:  # no Triton
+    attend = None
+
 
 @dataclass
 class Config:
@@ -59,7 +64,7 @@ def chat(user, system="You are a helpful AI assistant named SmolLM, trained by H
 
 
 def rms_norm(x, gain, epsilon):
-    return F.rms_norm(x.float(), gain.shape, gain, epsilon)
+    return F.rms_norm(x.float(), x.shape[-1:], gain, epsilon)
 
 
 def rope_turns(positions, head_size, base):
@@ -89,7 +94,7 @@ class Answers:
     """A batch of generated texts, padded on the left; row r's text is columns start[r] to stop[r] - 1."""
 
     tokens: torch.Tensor  # [rows, columns]
-    hidden: torch.Tensor  # [rows, columns, hidden] before the output norm
+    hidden: torch.Tensor  # [rows, columns, taps, hidden] residuals after the tapped layers, before any norm
     best: torch.Tensor    # [rows, columns] the target's argmax for the column; from `begin` on
     start: torch.Tensor   # [rows]
     stop: torch.Tensor    # [rows]
@@ -97,8 +102,9 @@ class Answers:
 
 
 class Target:
-    def __init__(self, config, tensors, device, dtype):
+    def __init__(self, config, tensors, device, dtype, taps=()):
         self.config, self.device, self.dtype = config, device, dtype
+        self.taps = tuple(taps) or (config.layers,)  # layers whose results are kept, ascending; the last is one of them
         put = lambda name, kind=dtype: torch.tensor(tensors[name]).to(device, kind)
         self.embedding = put("token_embd.weight")
         self.output = put("output.weight") if "output.weight" in tensors else self.embedding
@@ -117,31 +123,37 @@ class Target:
         return torch.zeros(shape, device=self.device, dtype=self.dtype)
 
     def forward(self, tokens, start, cache, columns, width):
-        """Hidden states [rows, n, hidden] before the output norm; `tokens` [rows, n] go to `columns` [n] of the cache,
+        """Hidden states [rows, n, taps, hidden] before the output norm; `tokens` [rows, n] go to `columns` [n] of the cache,
         of which the first `width` are looked at; row r's text begins at column start[r]."""
         c = self.config
         rows, n = tokens.shape
         turns = rope_turns((columns - start[:, None]).clamp(min=0), c.head_size, c.rope_base)
+        fast = n == 1 and attend is not None and self.device != "cpu"
         place = torch.arange(width, device=self.device)
+        group = c.heads // c.kv_heads  # query heads of a KV head stand as further queries of it
         seen = (place >= start[:, None])[:, None] & (place <= columns[:, None])  # [rows, n, width]
         seen = seen | (place == columns[:, None])  # a padding token sees itself, else its softmax is NaN
         bias = torch.zeros(seen.shape, device=self.device, dtype=self.dtype).masked_fill_(~seen, -1e9)
-        group = c.heads // c.kv_heads  # query heads of a KV head stand as further queries of it
         bias = bias[:, None].expand(-1, group, -1, -1).reshape(rows, 1, group * n, -1).expand(-1, c.kv_heads, -1, -1)
-        x = self.embedding[tokens].float()
-        for w, (keys, values) in zip(self.layers, cache):
+        x, kept = self.embedding[tokens].float(), []
+        for layer, (w, (keys, values)) in enumerate(zip(self.layers, cache), 1):
             qkv = rms_norm(x, w["attn_norm"], c.norm_epsilon).to(self.dtype) @ w["qkv"].T
             qkv = qkv.view(rows, n, c.heads + 2 * c.kv_heads, c.head_size)
             turned = rotate(qkv[:, :, :c.heads + c.kv_heads], turns)
             keys.index_copy_(2, columns, turned[:, :, c.heads:].transpose(1, 2))
             values.index_copy_(2, columns, qkv[:, :, c.heads + c.kv_heads:].transpose(1, 2))
             query = turned[:, :, :c.heads].transpose(1, 2).reshape(rows, c.kv_heads, group * n, c.head_size)
-            mixed = F.scaled_dot_product_attention(query, keys[:, :, :width], values[:, :, :width], attn_mask=bias)
+            if fast:
+                mixed = attend(query, keys, values, start, columns)
+            else:
+                mixed = F.scaled_dot_product_attention(query, keys[:, :, :width], values[:, :, :width], attn_mask=bias)
             mixed = mixed.view(rows, c.heads, n, c.head_size).transpose(1, 2)
             x = x + (mixed.reshape(rows, n, -1) @ w["out"].T).float()
             gate, up = (rms_norm(x, w["ffn_norm"], c.norm_epsilon).to(self.dtype) @ w["gate_up"].T).chunk(2, -1)
             x = x + ((F.silu(gate.float()) * up.float()).to(self.dtype) @ w["down"].T).float()
-        return x
+            if layer in self.taps:
+                kept.append(x)
+        return torch.stack(kept, 2)
 
     def normed(self, hidden):
         return rms_norm(hidden, self.output_norm, self.config.norm_epsilon)
@@ -149,14 +161,14 @@ class Target:
     @torch.no_grad()
     def generate(self, prompts, new_tokens, temperature, end, keep_hidden=True, chunk=256):
         """Answers to `prompts` (lists of ids), each row at its temperature [rows], 0 for greedy; `end` ends one."""
-        rows, begin = len(prompts), max(map(len, prompts))
+        rows, begin = len(prompts), (max(map(len, prompts)) + 15) // 16 * 16  # few different shapes
         columns = begin + new_tokens
         new = lambda *shape, dtype=torch.long: torch.zeros(shape, dtype=dtype, device=self.device)
         start = torch.tensor([begin - len(p) for p in prompts], device=self.device)
         tokens, best = new(rows, columns), new(rows, columns)
         tokens[:, :begin] = torch.tensor([[0] * (begin - len(p)) + list(p) for p in prompts])
         cache = self.empty_cache(rows, columns)
-        hidden = new(rows, columns if keep_hidden else 0, self.config.hidden_size, dtype=self.dtype)
+        hidden = new(rows, columns if keep_hidden else 0, len(self.taps), self.config.hidden_size, dtype=self.dtype)
         last = new(rows, self.config.hidden_size, dtype=torch.float32)
         before = torch.arange(begin, device=self.device)
         for at in range(0, rows, chunk):
@@ -164,7 +176,7 @@ class Target:
             x = self.forward(tokens[some, :begin], start[some], cache[:, :, some], before, begin)
             if keep_hidden:
                 hidden[some, :begin] = x
-            last[some] = x[:, -1]
+            last[some] = x[:, -1, -1]
         sampled = temperature.nonzero()[:, 0]
         warmth = temperature[sampled, None]
         stop = torch.full((rows,), columns, device=self.device)
@@ -182,7 +194,7 @@ class Target:
             x = self.forward(choice[:, None], start, cache, column, columns)
             if keep_hidden:
                 hidden.index_copy_(1, column, x.to(hidden.dtype))
-            last.copy_(x[:, 0])
+            last.copy_(x[:, 0, -1])
             column.add_(1)
 
         step()

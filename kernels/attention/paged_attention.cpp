@@ -64,8 +64,7 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
 std::size_t paged_attention_workspace_bytes(device where, const paged_attention_params& p) {
   if (where.is_host() || p.type == element_type::f32) return 0;
 #if STEPGRAPH_CUDA
-  return detail::plan_split(where.multiprocessors(), detail::has_warpgroup_products(where), p, {})
-      .workspace_bytes;
+  return detail::plan_split(detail::split_device::of(where), p, {}).workspace_bytes;
 #else
   return 0;
 #endif

@@ -7,12 +7,60 @@
 #include "graphs/thread_pool.hpp"
 #include "kernels/attention/row_pages.hpp"
 #include "kernels/attention/token_view.hpp"
+#include "kernels/target_clones.hpp"
 
 namespace stepgraph::detail {
 namespace {
 
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 constexpr int chunk = 128;  // positions whose scores are held at once
+
+/// sums[i] = query . keys[i], each as 16 partial sums, so that whole vectors serve without reordering a sum.
+template <class T>
+STEPGRAPH_INLINE void multiply_keys(const float* query, const T* const* keys, int count, int head_size,
+                                    float* sums) {
+  for (int i = 0; i < count; ++i) {
+    float partial[16] = {};
+    for (int d = 0; d < head_size; d += 16) {
+      for (int lane = 0; lane < 16; ++lane) partial[lane] += query[d + lane] * to_float(keys[i][d + lane]);
+    }
+    float sum = 0.0f;
+    for (float part : partial) sum += part;
+    sums[i] = sum;
+  }
+}
+
+/// weighted[d] += weights[i] * values[i][d], in the order of i.
+template <class T>
+STEPGRAPH_INLINE void add_values(const float* weights, const T* const* values, int count, int head_size,
+                                 float* weighted) {
+  for (int d = 0; d < head_size; d += 64) {
+    float sum[64];
+    for (int lane = 0; lane < 64; ++lane) sum[lane] = weighted[d + lane];
+    for (int i = 0; i < count; ++i) {
+      for (int lane = 0; lane < 64; ++lane) sum[lane] += weights[i] * to_float(values[i][d + lane]);
+    }
+    for (int lane = 0; lane < 64; ++lane) weighted[d + lane] = sum[lane];
+  }
+}
+
+// float32 is what the host's models are in
+STEPGRAPH_TARGET_CLONES void multiply_keys_of(const float* query, const float* const* keys, int count,
+                                              int head_size, float* sums) {
+  multiply_keys(query, keys, count, head_size, sums);
+}
+STEPGRAPH_TARGET_CLONES void add_values_of(const float* weights, const float* const* values, int count,
+                                           int head_size, float* weighted) {
+  add_values(weights, values, count, head_size, weighted);
+}
+template <class T>
+void multiply_keys_of(const float* query, const T* const* keys, int count, int head_size, float* sums) {
+  multiply_keys(query, keys, count, head_size, sums);
+}
+template <class T>
+void add_values_of(const float* weights, const T* const* values, int count, int head_size, float* weighted) {
+  add_values(weights, values, count, head_size, weighted);
+}
 
 /// Running softmax of one query head.
 template <int HeadSize>
@@ -58,9 +106,12 @@ void attend(const paged_attention_params& p, int token, int head) {
   const int kv_head = head / (p.heads / p.kv_heads);
   const std::int64_t in_page = (std::int64_t{1} << p.page_shift) - 1;
   softmax_state<HeadSize> state;
-  // of each position's key and value: elements from the cache's first, or the step's
-  std::int64_t offset[chunk];
-  bool own[chunk];
+  const T* keys[chunk];
+  const T* values[chunk];
+  const auto take = [&](int i, const void* all_keys, const void* all_values, std::int64_t offset) {
+    keys[i] = static_cast<const T*>(all_keys) + offset;
+    values[i] = static_cast<const T*>(all_values) + offset;
+  };
   const std::int64_t own_from = p.step_kv.keys ? end - 1 - j : end;
   float score[chunk];
   const token_view view = token_view::make(static_cast<std::int32_t>(end) - 1 - j, j, p.window,
@@ -69,10 +120,9 @@ void attend(const paged_attention_params& p, int token, int head) {
     int count = 0;
     for (std::int64_t position = begin; position < std::min(end, begin + chunk); ++position) {
       if (p.tree_mask && !view.sees(static_cast<std::int32_t>(position))) continue;
-      own[count] = position >= own_from;
-      if (own[count]) {
-        offset[count++] =
-            (token - j + position - own_from) * p.step_kv.token_stride + kv_head * p.step_kv.head_stride;
+      if (position >= own_from) {
+        take(count++, p.step_kv.keys, p.step_kv.values,
+             (token - j + position - own_from) * p.step_kv.token_stride + kv_head * p.step_kv.head_stride);
         continue;
       }
       const std::int64_t page = pages.entries[position >> p.page_shift];
@@ -80,28 +130,22 @@ void attend(const paged_attention_params& p, int token, int head) {
         p.faults.report(op_id::paged_attention, row, row_status::slot_out_of_range, page);
         continue;
       }
-      offset[count++] = page * p.cache.page_stride + (position & in_page) * p.cache.token_stride +
-                        kv_head * p.cache.head_stride;
+      take(count++, p.cache.keys, p.cache.values,
+           page * p.cache.page_stride + (position & in_page) * p.cache.token_stride +
+               kv_head * p.cache.head_stride);
     }
+    multiply_keys_of(query, keys, count, HeadSize, score);
     float largest = state.largest;
     for (int i = 0; i < count; ++i) {
-      const T* const key = static_cast<const T*>(own[i] ? p.step_kv.keys : p.cache.keys) + offset[i];
-      // note: 16 partial sums, so that the compiler may use whole vectors without reordering a sum
-      float partial[16] = {};
-      for (int d = 0; d < HeadSize; d += 16)
-        for (int lane = 0; lane < 16; ++lane) partial[lane] += query[d + lane] * to_float(key[d + lane]);
-      float sum = 0.0f;
-      for (float part : partial) sum += part;
-      score[i] = p.logit_cap > 0 ? p.logit_cap * std::tanh(sum / p.logit_cap) : sum;
+      if (p.logit_cap > 0) score[i] = p.logit_cap * std::tanh(score[i] / p.logit_cap);
       largest = std::max(largest, score[i]);
     }
     state.rescale(largest);
     for (int i = 0; i < count; ++i) {
-      const T* const value = static_cast<const T*>(own[i] ? p.step_kv.values : p.cache.values) + offset[i];
-      const float weight = std::exp(score[i] - state.largest);
-      state.sum += weight;
-      for (int d = 0; d < HeadSize; ++d) state.weighted[d] += weight * to_float(value[d]);
+      score[i] = std::exp(score[i] - state.largest);
+      state.sum += score[i];
     }
+    add_values_of(score, values, count, HeadSize, state.weighted);
   }
   if (p.sink) {
     state.rescale(p.sink[head]);

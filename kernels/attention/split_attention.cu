@@ -9,33 +9,38 @@ template <class T, int HeadSize>
 void launch_split(stream_ref at, const split_params& p, int query_warps, int warps);
 
 template <class T, int HeadSize>
-void launch_warpgroup(stream_ref at, const split_params& p, int consumers);
+void launch_warpgroup(stream_ref at, const split_params& p);
 
 namespace {
 
 template <class T, int HeadSize>
 void launch_planned(stream_ref at, const split_params& p, const split_plan& plan) {
-  if (plan.consumers > 0) return launch_warpgroup<T, HeadSize>(at, p, plan.consumers);
+  if (plan.warpgroups) return launch_warpgroup<T, HeadSize>(at, p);
   launch_split<T, HeadSize>(at, p, plan.query_warps, plan.warps);
 }
 
 }  // namespace
 
-void split_attention_cuda(stream_ref at, const paged_attention_params& params, const split_options& options) {
-  const split_plan plan =
-      plan_split(at.where().multiprocessors(), has_warpgroup_products(at.where()), params, options);
+split_params planned_params(const paged_attention_params& params, const split_plan& plan) {
   auto* const counters = static_cast<std::int32_t*>(params.workspace);
-  const split_params p{.op = params,
-                       .capacity = static_cast<std::int32_t>(
-                           std::min<std::int64_t>(params.page_columns << params.page_shift,
-                                                  std::numeric_limits<std::int32_t>::max() - params.tokens)),
-                       .partials = reinterpret_cast<float*>(counters + plan.counters),
-                       .counters = counters,
-                       .block_groups = plan.block_groups,
-                       .group = params.heads / params.kv_heads,
-                       .min_tiles = plan.min_tiles,
-                       .partials_by_row = plan.partials_by_row,
-                       .max_chunks = plan.max_chunks};
+  return {.op = params,
+          .capacity = static_cast<std::int32_t>(
+              std::min<std::int64_t>(params.page_columns << params.page_shift,
+                                     std::numeric_limits<std::int32_t>::max() - params.tokens)),
+          .partials = reinterpret_cast<float*>(counters + plan.counters),
+          .counters = counters,
+          .cluster = plan.cluster,
+          .block_groups = plan.block_groups,
+          .group = params.heads / params.kv_heads,
+          .min_tiles = plan.min_tiles,
+          .partials_by_row = plan.partials_by_row,
+          .max_chunks = plan.max_chunks};
+}
+
+void split_attention_cuda(stream_ref at, const paged_attention_params& params, const split_options& options) {
+  const split_plan plan = plan_split(split_device::of(at.where()), params, options);
+  split_params p = planned_params(params, plan);
+  if (plan.warpgroups && options.bulk) p.bulk = map_pages(params, p);
   const bool small = params.head_size == 64;
   if (params.type == element_type::bf16)
     return small ? launch_planned<bf16, 64>(at, p, plan) : launch_planned<bf16, 128>(at, p, plan);

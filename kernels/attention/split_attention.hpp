@@ -11,6 +11,7 @@ namespace stepgraph::detail {
 constexpr int split_max_chunks = 32;  // of a row, batch-invariant
 constexpr int split_chunk_tiles = 8;  // KV tiles of the shortest chunk, batch-invariant
 constexpr int split_invariant_warps = 2;
+constexpr int warpgroup_consumers = 2;         // multiplying warpgroups of a block, 64 query rows each
 constexpr std::size_t split_counters = 16384;  // of every workspace, whatever the launch's shape
 
 /// Blocks that fit on one multiprocessor, by shared memory and by registers without spills.
@@ -21,17 +22,19 @@ constexpr int split_occupancy(int head_size, int query_warps, int warps) {
 /// What may be varied to measure it.
 struct split_options {
   int min_tiles = 4;      // KV tiles below which a block's share is not cut further
-  int warps = 4;          // of a block with 16 query rows: 4, or 8
+  int warps = 0;          // of a block with 16 query rows: 4 or 8; 0: as the shape has it
   int oversubscribe = 1;  // grid over what is resident at once
-  int consumers = -1;  // warpgroups of 64 query rows that multiply; 0: warps of 16; -1: as the shape has it
+  bool bulk = true;
+  int warpgroups = -1;  // 1: the warpgroup kernel, 0: the warps' kernel; -1: as the shape has it
 };
 
 /// Everything of a launch that the host decides, from the capture alone.
 struct split_plan {
-  int consumers = 0;     // 1 or 2: the warpgroup kernel; 0: the warps' kernel
-  int query_warps = 1;   // 1, 2 or 4: warps along the packed query rows, 16 rows each
-  int warps = 4;         // of a block
-  int block_groups = 0;  // sets of a block for each KV head
+  bool warpgroups = false;  // the warpgroup kernel, or the warps' kernel
+  int query_warps = 1;      // 1, 2 or 4: warps along the packed query rows, 16 rows each
+  int warps = 4;            // of a block
+  int cluster = 1;          // blocks of a thread block cluster, along the groups: 1 or 2
+  int block_groups = 0;     // sets of a block for each KV head
   int min_tiles = 0;
   bool partials_by_row = false;  // batch-invariant: partials lie by row rather than by token
   int max_chunks = 1;            // batch-invariant: of a row
@@ -39,9 +42,21 @@ struct split_plan {
   std::size_t workspace_bytes = 0;
 };
 
-/// `warpgroups`: the GPU has their matrix products.
-split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attention_params& p,
-                      const split_options& options);
+/// What a plan is made for.
+struct split_device {
+  int multiprocessors = 1;
+  bool warpgroups = false;  // the warpgroup kernel was built for it and runs there: Hopper alone
+  bool clusters = false;    // it has thread block clusters
+
+  static split_device of(device where);
+};
+
+split_plan plan_split(const split_device& on, const paged_attention_params& p, const split_options& options);
+
+/// How the copy engine finds a box of a tensor; what the driver calls a CUtensorMap.
+struct alignas(128) tensor_map {
+  std::uint64_t words[16];
+};
 
 /// The kernel's argument.
 struct split_params {
@@ -49,15 +64,22 @@ struct split_params {
   std::int32_t capacity;  // cached tokens that the page table has room for
   float* partials;        // after the counters
   std::int32_t* counters;
+  std::int32_t cluster;       // block groups whose blocks for a KV head are a cluster
   std::int32_t block_groups;  // the grid is [kv_heads, block_groups]
   std::int32_t group;         // query heads of a KV head
   std::int32_t min_tiles;
   std::int32_t partials_by_row;
   std::int32_t max_chunks;
+  bool bulk =
+      false;  // the pool's keys and values can be had in boxes of min(page size, 64) tokens, 64 elements
+  tensor_map keys_map{}, values_map{};
 };
 
-/// Whether the warpgroup kernel was built for `where` and runs there: Hopper alone.
-bool has_warpgroup_products(device where);
+/// Describes the pool in those boxes; false where the copy engine cannot have it so.
+bool map_pages(const paged_attention_params& params, split_params& to);
+
+/// `params` as planned, with its workspace's parts.
+split_params planned_params(const paged_attention_params& params, const split_plan& plan);
 
 void split_attention_cuda(stream_ref at, const paged_attention_params& p, const split_options& options);
 

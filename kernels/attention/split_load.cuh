@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/attention/mma.cuh"
-#include "kernels/attention/split_plan.cuh"
+#include "kernels/attention/split_segments.cuh"
 
 namespace stepgraph::detail {
 
@@ -15,30 +15,34 @@ struct kv_loader {
   const split_params& p;
   held_pages<Tile>& held;
   const std::int32_t* table;
-  std::int32_t base;        // tokens before the step
-  std::int64_t own_offset;  // as `head_offset`, of the step's own keys and values, from position 0 on
+  const row_work& work;
+  const segment& s;
   segment_span range;
-  std::int32_t row;
+  unsigned pages;            // of the pool
   std::int64_t head_offset;  // elements, of this thread's piece of a line
   std::uint32_t to;          // shared address of this thread's first piece in stage 0
 
-  __device__ kv_loader(const split_params& params, const row_work& work, const segment& s,
+  __device__ kv_loader(const split_params& params, const row_work& row, const segment& now,
                        const segment_span& positions, std::uint32_t stages, held_pages<Tile>& ring)
-      : p(params), held(ring), range(positions), row(s.row) {
+      : p(params), held(ring), work(row), s(now), range(positions) {
     table = row_pages::of(p.op, s.row).entries;
+    const std::int64_t most = 1u << 31;
+    pages = static_cast<unsigned>(p.op.cache.pages > 0 ? min(p.op.cache.pages, most) : most);
     const int piece = threadIdx.x % Tile::line_vectors;
     const int token = threadIdx.x / 32 * 16 + threadIdx.x % 32 / Tile::line_vectors;
     head_offset = s.kv_head * p.op.cache.head_stride + piece * 8;
-    base = work.base();
-    own_offset = (std::int64_t{work.first_token} - base) * p.op.step_kv.token_stride +
-                 s.kv_head * p.op.step_kv.head_stride + piece * 8;
     to = stages + token * Tile::line_bytes + swizzle(piece, token) * 16;
   }
 
-  __device__ bool inside(int position) const { return position >= range.begin && position < range.end; }
+  /// note: one comparison each, since every tile pays for them
+  __device__ bool inside(int position) const {
+    return !Tile::guarded ||
+           static_cast<unsigned>(position - range.begin) < static_cast<unsigned>(range.end - range.begin);
+  }
 
   __device__ bool listed(int position) const {
-    return position >= range.begin && position < range.listed_end;
+    return !Tile::guarded || static_cast<unsigned>(position - range.begin) <
+                                 static_cast<unsigned>(range.listed_end - range.begin);
   }
 
   /// The entries of the first tiles, whose keys cannot wait for a round of copies. Entries outside the range
@@ -54,12 +58,12 @@ struct kv_loader {
 
   /// Starts the copies of tile `tile`'s entries.
   __device__ void start_look_up(int tile) const {
-    if (threadIdx.x >= Tile::kv_tokens) return;
-    const int position = tile * Tile::kv_tokens + threadIdx.x;
+    const int lane = threadIdx.x % 32, token = threadIdx.x / 32 * 16 + lane;  // a warp looks up its own
+    if (lane >= 16) return;
+    const int position = tile * Tile::kv_tokens + token;
     const bool live = listed(position);
-    copy_word_async(
-        shared_address(&held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][threadIdx.x]),
-        table + (live ? position >> p.op.page_shift : 0), live);
+    copy_word_async(shared_address(&held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][token]),
+                    table + (live ? position >> p.op.page_shift : 0), live);
   }
 
   /// Starts the copies of tile `tile`, whose entries are there, into `stage`. What is not there becomes
@@ -71,22 +75,24 @@ struct kv_loader {
     const int position = tile * Tile::kv_tokens + own_token;
     bool there = inside(position);
     const std::int32_t page = held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][own_token];
-    if (listed(position) && (page < 0 || (cache.pages > 0 && page >= cache.pages))) {
+    if (Tile::guarded && listed(position) && static_cast<unsigned>(page) >= pages) {
       there = false;
-      if (lane < 16) report_fault(p, row, row_status::slot_out_of_range, page);
+      if (lane < 16) report_fault(p, s.row, row_status::slot_out_of_range, page);
     }
     const int in_page = position & ((1 << p.op.page_shift) - 1);
     const std::int64_t offset = !there             ? -1
                                 : listed(position) ? page * cache.page_stride + in_page * cache.token_stride
                                                    : position * p.op.step_kv.token_stride;
-    const std::uint32_t bits = __ballot_sync(~0u, there);
-    if (lane == 0) held.live[stage][warp] = static_cast<std::uint16_t>(bits);
+    if constexpr (Tile::guarded) {
+      const std::uint32_t bits = __ballot_sync(~0u, there);
+      if (lane == 0) held.live[stage][warp] = static_cast<std::uint16_t>(bits);
+    }
     const T* const keys = static_cast<const T*>(cache.keys) + head_offset;
     const T* const values = static_cast<const T*>(cache.values) + head_offset;
     const std::uint32_t stage_to = to + stage * Tile::stage_bytes;
-    if ((tile + 1) * Tile::kv_tokens > range.listed_end && p.op.step_kv.keys)
+    if (Tile::guarded && (tile + 1) * Tile::kv_tokens > range.listed_end && p.op.step_kv.keys)
       return start_mixed(tile, offset, stage_to);
-#pragma unroll
+#pragma unroll split_few_registers ? 2 : Tile::passes
     for (int pass = 0; pass < Tile::passes; ++pass) {
       const std::int64_t at = __shfl_sync(~0u, offset, lane / Tile::line_vectors + pass * Tile::pass_tokens);
       const std::uint32_t line =
@@ -99,6 +105,10 @@ struct kv_loader {
   /// The copies of a tile that holds some of the step's own tokens.
   __device__ void start_mixed(int tile, std::int64_t offset, std::uint32_t stage_to) const {
     const int first = threadIdx.x % 32 / Tile::line_vectors;
+    // as `head_offset`, of the step's own keys and values, from position 0 on
+    const std::int64_t own_offset =
+        (std::int64_t{work.first_token} - work.base()) * p.op.step_kv.token_stride +
+        s.kv_head * p.op.step_kv.head_stride + static_cast<int>(threadIdx.x) % Tile::line_vectors * 8;
 #pragma unroll 1
     for (int pass = 0; pass < Tile::passes; ++pass) {
       const int token = first + pass * Tile::pass_tokens;

@@ -1,7 +1,8 @@
 #pragma once
 
+#include "kernels/attention/cluster.cuh"
 #include "kernels/attention/mma.cuh"
-#include "kernels/attention/split_plan.cuh"
+#include "kernels/attention/split_segments.cuh"
 
 namespace stepgraph::detail {
 
@@ -40,6 +41,16 @@ struct lane_values {
     else
       *reinterpret_cast<float2*>(loaded.value) = __ldcg(reinterpret_cast<const float2*>(from));
     return loaded;
+  }
+  /// To another block's shared memory.
+  __device__ void send(std::uint32_t row, std::uint32_t barrier) const {
+    const std::uint32_t to = row + threadIdx.x % 32 * count * 4;
+    if constexpr (count == 4) {
+      send_remote(to, value[0], value[1], barrier);
+      send_remote(to + 8, value[2], value[3], barrier);
+    } else {
+      send_remote(to, value[0], value[1], barrier);
+    }
   }
   /// To a slot, past the first-level cache, which multiprocessors do not keep coherent between them.
   __device__ void store_slot(float* row) const {
@@ -163,11 +174,14 @@ __device__ void merge_parts(const split_params& p, const row_work& work, const s
 /// each.
 template <class T, int HeadSize, class Tile>
 __device__ void finish_segment(const split_params& p, const row_work& work, const segment& s, float* shared,
-                               int& shared_arrivals) {
+                               float* received, std::uint64_t& received_barrier, int& shared_arrivals) {
   constexpr int output_floats = Tile::kv_warps * Tile::query_rows * Tile::output_pitch;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* const largest = shared + output_floats;
   const float* const sums = largest + Tile::kv_warps * Tile::query_rows;
+  const bool leads = Tile::clusters && s.leads, sends = Tile::clusters && s.sends;
+  if (leads && threadIdx.x == 0)
+    expect_bytes(shared_address(&received_barrier), s.lines * (HeadSize + 2) * int{sizeof(float)});
 #pragma unroll 2
   for (int line = warp; line < s.lines; line += Tile::warps) {
     line_softmax<HeadSize> row;
@@ -182,6 +196,21 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
       row.weighted.add(lane_values<HeadSize>::load(shared + at * Tile::output_pitch), weight);
       row.sum += weight * sums[at];
     }
+    if (sends) {
+      const std::uint32_t to = remote_address(shared_address(received + line * Tile::slot_line), 0);
+      const std::uint32_t barrier = remote_address(shared_address(&received_barrier), 0);
+      row.weighted.send(to, barrier);
+      if (lane == 0) send_remote(to + HeadSize * 4, row.largest, row.sum, barrier);
+      continue;
+    }
+    if (leads) {
+      wait_received(shared_address(&received_barrier));
+      const float* const from = received + line * Tile::slot_line;
+      const float2 scale = *reinterpret_cast<const float2*>(from + HeadSize);
+      const float weight = exp2_fast(scale.x - row.raise(scale.x));
+      row.weighted.add(lane_values<HeadSize>::load(from), weight);
+      row.sum += weight * scale.y;
+    }
     if (s.parts == 1) {
       write_output<T>(p, work, s, line, row);
       continue;
@@ -190,7 +219,7 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
     row.weighted.store_slot(to);
     if (lane == 0) __stcg(reinterpret_cast<float2*>(to + HeadSize), make_float2(row.largest, row.sum));
   }
-  if (s.parts == 1) return;
+  if (s.parts == 1 || sends) return;
 
   // one thread's release covers what the barrier ordered before it
   __syncthreads();

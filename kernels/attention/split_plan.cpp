@@ -7,37 +7,42 @@ namespace stepgraph::detail {
 
 namespace {
 
-/// Warpgroups of 64 query rows for a row's usual queries; none where warps of 16 do better, or are all that
-/// serves: trees, and batch-invariant rows, whose bits may not depend on the bucket.
-int choose_consumers(bool warpgroups, const paged_attention_params& p, std::int64_t packed,
-                     const split_options& options) {
-  if (!warpgroups || p.tree_mask || p.batch_invariant || !(p.scale > 0)) return 0;
-  if (options.consumers >= 0) return options.consumers;
-  return packed > 64 ? 2 : 0;
+/// Whether warpgroups of 64 query rows serve; not where warps of 16 do better, or are all that serves: trees,
+/// and batch-invariant rows, whose bits may not depend on the bucket.
+bool choose_warpgroups(bool there, const paged_attention_params& p, std::int64_t packed,
+                       const split_options& options) {
+  if (!there || p.tree_mask || p.batch_invariant || !(p.scale > 0)) return false;
+  if (options.warpgroups >= 0) return options.warpgroups > 0;
+  // note: where pages do not come by the copy engine, the loading warps keep up with larger tiles alone
+  return packed > 64 || (packed >= 32 && p.page_shift >= 3);
 }
 
 }  // namespace
 
-split_plan plan_split(int multiprocessors, bool warpgroups, const paged_attention_params& p,
-                      const split_options& options) {
+split_plan plan_split(const split_device& on, const paged_attention_params& p, const split_options& options) {
   split_plan plan;
   const std::int64_t group = p.heads / std::max(p.kv_heads, 1);
   const std::int64_t packed = (std::int64_t{p.tokens} + p.rows - 1) / std::max(p.rows, 1) * group;
   // a row's usual queries fill the tile; any number of them is right, rows with more take several tiles
   plan.query_warps = p.batch_invariant ? split_invariant_warps : packed <= 16 ? 1 : packed <= 32 ? 2 : 4;
-  // a single row is cut least by one block of eight warps a multiprocessor
-  if (plan.query_warps == 1) plan.warps = p.rows == 1 ? 8 : options.warps;
-  plan.consumers = choose_consumers(warpgroups, p, packed, options);
-  const std::int64_t tile_rows = plan.consumers > 0 ? 64 * plan.consumers : 16 * plan.query_warps;
+  // few rows are cut least by one block of eight warps a multiprocessor, two of which merge their parts
+  // themselves
+  if (plan.query_warps == 1) {
+    const bool few = std::int64_t{2} * p.rows * p.kv_heads <= on.multiprocessors;
+    plan.warps = options.warps > 0 ? options.warps : few ? 8 : 4;
+  }
+  plan.warpgroups = choose_warpgroups(on.warpgroups, p, packed, options);
+  const std::int64_t tile_rows = plan.warpgroups ? 64 * warpgroup_consumers : 16 * plan.query_warps;
   const int resident =
-      multiprocessors *
-      (plan.consumers > 0 ? 3 - plan.consumers : split_occupancy(p.head_size, plan.query_warps, plan.warps));
+      on.multiprocessors * (plan.warpgroups ? 1 : split_occupancy(p.head_size, plan.query_warps, plan.warps));
   plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
+  if (on.clusters && plan.warps == 8 && !plan.warpgroups && plan.block_groups > 1) plan.cluster = 2;
+  plan.block_groups = plan.block_groups / plan.cluster * plan.cluster;
   plan.min_tiles = std::max(options.min_tiles * 4 / plan.warps, 1);  // of 16 tokens a warp
   const std::int64_t own = p.step_kv.keys ? p.tokens : 0;
   constexpr int split_kv_tokens = 64;  // of the shortest KV tile
   const std::int64_t tiles = ((p.page_columns << p.page_shift) + own + split_kv_tokens - 1) / split_kv_tokens;
-  STEPGRAPH_EXPECTS((p.rows + p.tokens * group / tile_rows) * tiles < std::int64_t{1} << 31 &&
+  STEPGRAPH_EXPECTS((p.rows + p.tokens * group / tile_rows) * (tiles + 1) < std::int64_t{1} << 31 &&
                         tiles * split_kv_tokens * group < std::int64_t{1} << 31,
                     "paged_attention: ", p.rows, " rows and ", p.tokens, " tokens of up to ", tiles,
                     " KV tiles are more than the 2^31 that split-KV attention plans");

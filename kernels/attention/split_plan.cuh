@@ -45,15 +45,21 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
   const std::int32_t begin = op.cu_seqlens_q[row], end = op.cu_seqlens_q[row + 1];
   const std::int32_t length = op.cache_seqlens[row];
   row_work work;
-  work.first_token = min(max(begin, 0), op.tokens);
-  work.tokens = min(max(end, work.first_token), op.tokens) - work.first_token;
-  int capacity = p.capacity;
-  if (op.page_indptr.data)
-    capacity = static_cast<int>(min(row_pages::of(op, row).capacity, std::int64_t{p.capacity}));
-  if (op.step_kv.keys) capacity += work.tokens;
-  work.length = min(max(length, 0), capacity);
-  if (report && work.tokens > 0 && work.length != length)
-    report_fault(p, row, row_status::length_clamped, length);
+  if constexpr (Tile::guarded) {
+    work.first_token = min(max(begin, 0), op.tokens);
+    work.tokens = min(max(end, work.first_token), op.tokens) - work.first_token;
+    int capacity = p.capacity;
+    if (op.page_indptr.data)
+      capacity = static_cast<int>(min(row_pages::of(op, row).capacity, std::int64_t{p.capacity}));
+    if (op.step_kv.keys) capacity += work.tokens;
+    work.length = min(max(length, 0), capacity);
+    if (report && work.tokens > 0 && work.length != length)
+      report_fault(p, row, row_status::length_clamped, length);
+  } else {
+    work.first_token = begin;
+    work.tokens = end - begin;
+    work.length = length;
+  }
   work.query_tiles = (work.tokens * p.group + Tile::query_rows - 1) / Tile::query_rows;
   const int all_tiles = (work.length + Tile::kv_tokens - 1) / Tile::kv_tokens;
   if (work.query_tiles <= 1) {
@@ -72,17 +78,37 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
 
 /// A block's share of the step: one KV head, and KV tiles [begin, end) of the concatenation of all rows'
 /// query tiles. note: neighbouring blocks do the same tiles for all KV heads at about the same time, since a
-/// token's heads lie side by side in memory. A group is such a set of blocks; every group but the last has
-/// `share` tiles.
+/// token's heads lie side by side in memory. A group is such a set of blocks; the first `longer` of them have
+/// a tile more than the others' `share`.
 struct block_work {
-  std::int32_t kv_head = 0;
-  std::int32_t group = 0;
   std::int32_t begin = 0;
   std::int32_t end = 0;
   std::int32_t share = 1;
+  std::int32_t longer = 0;
   std::int32_t row_begin = 0;  // where the first row's tiles begin
   std::int32_t row = 0;
+
+  /// The group that has tile `at`.
+  __device__ std::int32_t group_of(std::int32_t at) const {
+    const bool first = at < longer * (share + 1);
+    return (at - (first ? 0 : longer)) / (share + (first ? 1 : 0));
+  }
 };
+
+/// Asks the second-level cache for what every block reads first, before the predecessor is over: the rows'
+/// lengths, and the beginnings of their page lists. No value is taken from it.
+__device__ __forceinline__ void prefetch_plan(const split_params& p) {
+  constexpr int line = 32, lines = 4;  // entries of a line of the cache; lines of a row
+  if (blockIdx.x != 0) return;
+  for (int i = threadIdx.x; i * line <= p.op.rows; i += blockDim.x) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.op.cu_seqlens_q + i * line));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.op.cache_seqlens + min(i * line, p.op.rows - 1)));
+  }
+  if (p.op.page_indptr.data) return;
+  const int row = blockIdx.y + threadIdx.x / lines * gridDim.y, at = threadIdx.x % lines * line;
+  if (row < p.op.rows && at < p.op.page_columns)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.op.page_table + row * p.op.page_table_stride + at));
+}
 
 /// Every warp scans the rows' lengths for itself: one round of loads, no barrier, no node of its own.
 template <class Tile>
@@ -102,12 +128,12 @@ __device__ block_work plan_block(const split_params& p) {
   }
   const int total = __shfl_sync(~0u, inclusive, 31), groups = p.block_groups;
   block_work work;
-  work.kv_head = blockIdx.x;
-  work.group = blockIdx.y;
-  work.share = max((total + groups - 1) / groups, p.min_tiles);
-  // note: in 64 bits, since idle groups lie past the end
-  work.begin = static_cast<int>(min(std::int64_t{work.group} * work.share, std::int64_t{total}));
-  work.end = min(work.share, total - work.begin) + work.begin;
+  const int busy = max(1, min(groups, total / p.min_tiles));
+  work.share = total / busy;
+  work.longer = total - work.share * busy;
+  const int place = min(static_cast<int>(blockIdx.y), busy);
+  work.begin = place * work.share + min(place, work.longer);
+  work.end = place == busy ? total : work.begin + work.share + (place < work.longer ? 1 : 0);
   // the lane whose rows hold the beginning looks for the row
   const int before = inclusive - sum;
   const unsigned holder = __ballot_sync(~0u, before <= work.begin && work.begin < inclusive);
@@ -124,184 +150,6 @@ __device__ block_work plan_block(const split_params& p) {
   work.row = __shfl_sync(~0u, row, from);
   work.row_begin = __shfl_sync(~0u, row_begin, from);
   return work;
-}
-
-/// A run of KV tiles of one unit, done by one block in one go.
-struct segment {
-  std::int32_t row;
-  std::int32_t kv_head;
-  std::int32_t first_line;  // of the unit's packed query rows in the row's, token-major
-  std::int32_t lines;       // packed query rows, 1 to the tile's
-  std::int32_t first_tile;  // KV tiles of the row [first_tile, last_tile)
-  std::int32_t last_tile;
-  std::int32_t part;  // which of the unit's `parts` this is
-  std::int32_t parts;
-  std::int32_t counter;    // of the unit
-  std::int64_t partials;   // first float of part 0
-  std::int32_t first_gap;  // floats from part 0 to part 1
-  std::int32_t gap;        // floats from any further part to the next
-
-  __device__ std::int64_t slot(int which) const {
-    return partials + (which == 0 ? 0 : first_gap + std::int64_t{which - 1} * gap);
-  }
-};
-
-/// The positions that some query of a segment's tile sees, [begin, end), and those that all of them see; the
-/// segment's KV tiles that hold any of the former.
-struct segment_span {
-  std::int32_t begin;
-  std::int32_t end;
-  std::int32_t all_begin;
-  std::int32_t all_end;
-  std::int32_t first_tile;
-  std::int32_t last_tile;
-  std::int32_t listed_end;  // positions up to here are in the cache, those after among the step's own
-};
-
-template <class Tile>
-__device__ __forceinline__ segment_span span_of(const split_params& p, const row_work& work,
-                                                const segment& s) {
-  const int base = work.base(), window = p.op.window;
-  const int first_j = s.first_line / p.group, last_j = (s.first_line + s.lines - 1) / p.group;
-  const bool tree = Tile::all_options && p.op.tree_mask != nullptr;
-  segment_span span;
-  span.begin = window > 0 ? max(0, base + (tree ? 0 : first_j) + 1 - window) : 0;
-  span.end = min(work.length, base + last_j + 1);
-  span.all_begin = window > 0 ? max(0, base + last_j + 1 - window) : 0;
-  span.all_end = tree ? base : base + first_j + 1;
-  span.listed_end = p.op.step_kv.keys ? min(span.end, base) : span.end;
-  span.first_tile = max(s.first_tile, span.begin / Tile::kv_tokens);
-  span.last_tile = min(s.last_tile, (max(span.end, 0) + Tile::kv_tokens - 1) / Tile::kv_tokens);
-  return span;
-}
-
-/// Where a query tile's KV tiles lie among its row's.
-struct query_tile_place {
-  std::int32_t query_tile = 0;
-  std::int32_t begin = 0;
-  std::int32_t tiles = 0;
-};
-
-/// The query tile that holds KV tile `offset` of its row's. Lanes of a warp search together, unless it is the
-/// one after `last`, the place found before in this row.
-template <class Tile>
-__device__ query_tile_place find_query_tile(const split_params& p, const row_work& work, int offset,
-                                            const query_tile_place& last) {
-  if (work.query_tiles == 1) return {0, 0, work.tiles};
-  if (p.op.window > 0) {
-    const int i = offset / work.tiles;
-    return {i, i * work.tiles, work.tiles};
-  }
-  const query_tile_costs costs = costs_of<Tile>(p, work);
-  if (offset > 0 && offset == last.begin + last.tiles)
-    return {last.query_tile + 1, offset, static_cast<int>(costs.of(last.query_tile + 1)) + Tile::overhead};
-  const auto before = [&](int i) { return static_cast<int>(costs.before(i)) + i * Tile::overhead; };
-  int low = 0, high = work.query_tiles;  // the tile is in [low, high)
-#pragma unroll 1
-  while (high - low > 1) {
-    const int step = (high - low + 31) / 32, i = low + static_cast<int>(threadIdx.x) % 32 * step;
-    const unsigned not_after = __ballot_sync(~0u, i < high && before(i) <= offset);
-    low += (31 - __clz(not_after)) * step;
-    high = min(high, low + step);
-  }
-  const int begin = before(low);
-  return {low, begin, before(low + 1) - begin};
-}
-
-/// The segment that begins at tile `at` of the concatenation. Returns where the next one does;
-/// batch-invariant chunks belong to the group in whose share they begin, and `lines` is 0 where none begins
-/// before the unit's end. `place` is kept from call to call.
-template <class Tile>
-__device__ std::int32_t next_segment(const split_params& p, const block_work& block, const row_work& work,
-                                     int row, std::int32_t row_begin, std::int32_t at,
-                                     query_tile_place& place, segment& s) {
-  const int kv_heads = p.op.kv_heads, group = p.group;
-  place = find_query_tile<Tile>(p, work, at - row_begin, place);
-  const int query_tile = place.query_tile, tiles = place.tiles;
-  const std::int32_t unit_begin = row_begin + place.begin;
-  int tile = at - unit_begin, count;
-  s.row = row;
-  s.kv_head = block.kv_head;
-  s.first_line = query_tile * Tile::query_rows;
-  s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
-  if (Tile::all_options && p.op.batch_invariant) {
-    // note: several query tiles are work enough without chunks
-    const int chunk = work.query_tiles > 1
-                          ? tiles
-                          : max(split_chunk_tiles, (tiles + split_max_chunks - 1) / split_max_chunks);
-    const int begun = (tile + chunk - 1) / chunk * chunk;
-    if (begun >= tiles || unit_begin + begun >= block.end) {
-      s.lines = 0;
-      return min(unit_begin + tiles, block.end);
-    }
-    tile = begun;
-    count = min(chunk, tiles - tile);
-    s.part = tile / chunk;
-    s.parts = (tiles + chunk - 1) / chunk;
-    s.counter = row * kv_heads + s.kv_head;
-    const int lines = work.tokens * group;
-    const std::int64_t first =
-        p.partials_by_row ? std::int64_t{row} * (Tile::query_rows / group) : work.first_token;
-    s.partials = (first * p.op.heads + s.kv_head * lines) * p.max_chunks * Tile::slot_line;
-    s.first_gap = s.gap = lines * Tile::slot_line;
-  } else {
-    count = min(tiles - tile, block.end - at);
-    s.part = 0;
-    s.parts = 1;
-    s.counter = 0;
-    s.partials = s.first_gap = s.gap = 0;
-    if (count < tiles) {
-      // a block has two slots: one for a unit that began before it, one for a unit that it begins and does
-      // not end
-      const int first_group = unit_begin / block.share;
-      s.part = block.group - first_group;
-      s.parts = (unit_begin + tiles - 1) / block.share - first_group + 1;
-      s.counter = first_group * kv_heads + s.kv_head;
-      const int slot = Tile::query_rows * Tile::slot_line;
-      s.partials = (std::int64_t{2} * s.counter + 1) * slot;
-      s.first_gap = (2 * kv_heads - 1) * slot;
-      s.gap = 2 * kv_heads * slot;
-    }
-  }
-  const int first_tile = first_kv_tile<Tile>(p, work, query_tile) - Tile::overhead;
-  s.first_tile = first_tile + max(tile, Tile::overhead);
-  s.last_tile = first_tile + max(tile + count, Tile::overhead);
-  return unit_begin + tile + count;
-}
-
-/// Calls `body(work, segment)` for all of a block's segments.
-template <class Tile, class Body>
-__device__ __forceinline__ void for_each_segment(const split_params& p, const block_work& block,
-                                                 Body&& body) {
-  std::int32_t at = block.begin, row_begin = block.row_begin;
-  int row = block.row;
-  while (at < block.end) {
-    const row_work work = work_of<Tile>(p, row, false);
-    const std::int32_t row_end = row_begin + work.cost;
-    query_tile_place place;
-    while (at < row_end && at < block.end) {
-      segment s;
-      at = next_segment<Tile>(p, block, work, row, row_begin, at, place, s);
-      if (s.lines > 0) body(work, s);
-    }
-    row_begin = row_end;
-    ++row;
-  }
-}
-
-/// Zeros for dead tokens, shared by all blocks; the first `threads` threads of each take part.
-template <class T, int HeadSize>
-__device__ void clear_dead_tokens(const split_params& p, int threads) {
-  const int live = min(max(p.op.cu_seqlens_q[p.op.rows], 0), p.op.tokens);
-  const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
-  const int block = blockIdx.y * gridDim.x + blockIdx.x;
-  const std::int64_t thread = std::int64_t{block} * threads + threadIdx.x;
-  const std::int64_t step = std::int64_t{gridDim.x} * gridDim.y * threads;
-  constexpr int vectors = HeadSize / 8;
-  for (std::int64_t i = first * vectors + thread; i < last * vectors; i += step)
-    static_cast<uint4*>(p.op.output)[i] = make_uint4(0, 0, 0, 0);
-  if (p.op.log_sum_exp)
-    for (std::int64_t i = first + thread; i < last; i += step) p.op.log_sum_exp[i] = -INFINITY;
 }
 
 }  // namespace stepgraph::detail

@@ -1,22 +1,36 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/attention/split_attention.hpp"
 
 namespace stepgraph::detail {
 
+// note: for sm_100 the compiler needs more registers for the same code, and would spill
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr bool split_few_registers = true;
+#else
+constexpr bool split_few_registers = false;
+#endif
+
 /// Constants of one instantiation. `QueryWarps` warps lie along the packed query rows, 16 rows each; the
-/// others share the tile's keys between them, each with a softmax of its own until the end.
-template <int HeadSize, int QueryWarps, int Warps>
+/// others share the tile's keys between them, each with a softmax of its own until the end. Not `Guarded`:
+/// takes all lengths and page entries as they are, and all of every tile as there; to measure what the guard
+/// costs.
+template <int HeadSize, int QueryWarps, int Warps, bool Guarded = true>
 struct split_tile {
+  static constexpr int head_size = HeadSize;
+  static constexpr bool guarded = Guarded;
   static constexpr int warps = Warps;
   static constexpr int threads = 32 * Warps;
+  static constexpr int occupancy = split_occupancy(HeadSize, QueryWarps, Warps);
   static constexpr int overhead = 0;  // KV tiles that a query tile costs beside its own
   static constexpr int query_rows = 16 * QueryWarps;
   static constexpr int kv_tokens = 16 * Warps;  // keys and values of one pipeline stage
   static constexpr bool all_options = true;     // trees and batch-invariant splits, too
   static constexpr int kv_warps = Warps / QueryWarps;
+  static constexpr int group_warps = QueryWarps;            // warps that have the same keys
   static constexpr int warp_tokens = kv_tokens / kv_warps;  // keys of a tile that one warp sees
   static constexpr int stages = HeadSize == 128 ? 3 : 4;
   static constexpr int line_bytes = HeadSize * 2;        // one key or value of one head
@@ -29,6 +43,9 @@ struct split_tile {
   static constexpr int output_pitch = HeadSize + 8;
   static constexpr int shared_bytes = stages * stage_bytes;
   static constexpr int slot_line = HeadSize + 4;  // floats of a partial result a query row
+  // two blocks of eight warps may be a cluster, whose first one takes the other's part of a unit
+  static constexpr bool clusters = Warps == 8;
+  static constexpr int launch_bytes = shared_bytes + (clusters ? query_rows * slot_line * 4 : 0);
   static_assert(warp_tokens % 16 == 0, "a warp multiplies by 16 keys at a time");
   static_assert(kv_warps * query_rows * (output_pitch + 2) * 4 <= shared_bytes,
                 "the warps' outputs take the pipeline's place");
@@ -40,9 +57,15 @@ struct held_pages {
   static constexpr int tiles = 8;                     // of a ring, more than are ever on their way
   std::int32_t pages[tiles][Tile::kv_tokens];         // page entry of each token of a coming tile
   alignas(8) std::uint16_t live[tiles][Tile::warps];  // tokens of a stage that are there, a bit each, by warp
+  std::uint64_t received;  // barrier: the part that the cluster's other block sends is there
 
-  __device__ std::uint64_t live_64(int stage, int word) const {
-    return reinterpret_cast<const std::uint64_t*>(live[stage])[word];
+  /// Of the tokens whose keys a group of warps shares, the first in the lowest bit.
+  using group_bits =
+      std::conditional_t<Tile::warp_tokens == 16, std::uint16_t,
+                         std::conditional_t<Tile::warp_tokens == 32, std::uint32_t, std::uint64_t>>;
+  static constexpr group_bits all_live = static_cast<group_bits>(~group_bits{0});
+  __device__ group_bits live_of(int stage, int group) const {
+    return reinterpret_cast<const group_bits*>(live[stage])[group];
   }
 };
 

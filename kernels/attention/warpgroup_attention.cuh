@@ -8,77 +8,73 @@ namespace stepgraph::detail {
 // grid: what the GPU holds at once, whatever the batch and the captured width
 // a block takes an even share of all rows' live KV tiles, one segment of a (row, query tile, KV head) after
 // another; its first warpgroup loads, the others multiply
-template <class T, int HeadSize, int Consumers>
-__global__ void __launch_bounds__(warpgroup_tile<HeadSize, Consumers>::threads,
-                                  warpgroup_tile<HeadSize, Consumers>::occupancy)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::threads, 1)
     warpgroup_attention_kernel(const __grid_constant__ split_params p) {
 #if STEPGRAPH_HAS_WGMMA
-  using tile = warpgroup_tile<HeadSize, Consumers>;
   extern __shared__ __align__(1024) unsigned char stages[];
-  auto& held = *reinterpret_cast<warpgroup_held<tile>*>(stages + tile::held_at);
+  auto& held = *reinterpret_cast<warpgroup_held<Tile>*>(stages + Tile::held_at);
   const std::uint32_t shared = shared_address(stages);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < tile::key_stages; ++i) {
+    for (int i = 0; i < Tile::key_stages; ++i) {
       init_barrier(shared_address(&held.full_keys[i]), 64 + 2);
-      init_barrier(shared_address(&held.empty_keys[i]), 4 * Consumers);
+      init_barrier(shared_address(&held.empty_keys[i]), 4 * Tile::consumers);
     }
-    for (int i = 0; i < tile::value_stages; ++i) {
+    for (int i = 0; i < Tile::value_stages; ++i) {
       init_barrier(shared_address(&held.full_values[i]), 64);
-      init_barrier(shared_address(&held.empty_values[i]), 4 * Consumers);
+      init_barrier(shared_address(&held.empty_values[i]), 4 * Tile::consumers);
     }
-    for (int i = 0; i < tile::query_stages; ++i) {
+    for (int i = 0; i < Tile::query_stages; ++i) {
       init_barrier(shared_address(&held.full_query[i]), 64);
-      init_barrier(shared_address(&held.empty_query[i]), 4 * Consumers);
+      init_barrier(shared_address(&held.empty_query[i]), 4 * Tile::consumers);
     }
-    for (int i = 0; i < tile::orders; ++i) {
+    for (int i = 0; i < Tile::orders; ++i) {
       init_barrier(shared_address(&held.full_order[i]), 1);
-      init_barrier(shared_address(&held.empty_order[i]), 128 * Consumers);
+      init_barrier(shared_address(&held.empty_order[i]), 128 * Tile::consumers);
     }
   }
   __syncthreads();
   wait_for_predecessor();
   if (threadIdx.x < 128) {
-    give_registers<tile::loader_registers>();
     {
-      const block_work block = plan_block<tile>(p);
+      const block_work block = plan_block<Tile>(p);
       if (threadIdx.x == 0) held.block = block;
     }
+    give_registers<Tile::loader_registers>();
     asm volatile("bar.sync 2, 128;" ::: "memory");
-    warpgroup_loader<T, HeadSize, tile> loader{p, held, shared, {}, {}};
+    warpgroup_loader<T, Tile::head_size, Tile> loader{p, held, shared, {}, {}};
     if (threadIdx.x < 64)
       loader.template run<true>(held.block);
     else
       loader.template run<false>(held.block);
-    clear_dead_tokens<T, HeadSize>(p, 128);
+    clear_dead_tokens<T, Tile>(p, 128);
   } else {
-    take_registers<tile::consumer_registers>();
-    warpgroup_attention<T, HeadSize, tile> attention{
-        p, held, shared, static_cast<int>(threadIdx.x) / 128 - 1, {}, {}, {}};
-    attention.unit = p.op.logit_cap > 0 ? log2_e : p.op.scale * log2_e;
+    take_registers<Tile::consumer_registers>();
+    warpgroup_attention<T, Tile::head_size, Tile> attention{
+        {p, held, static_cast<int>(threadIdx.x) / 128 - 1, p.op.logit_cap > 0 ? log2_e : p.op.scale * log2_e},
+        shared};
     attention.run();
   }
 #endif
 }
 
-template <class T, int HeadSize, int Consumers>
+template <class T, class Tile>
 void launch_warpgroup_tile(stream_ref at, const split_params& p) {
-  using tile = warpgroup_tile<HeadSize, Consumers>;
-  const auto kernel = warpgroup_attention_kernel<T, HeadSize, Consumers>;
-  constexpr int bytes = warpgroup_shared_bytes<tile>;
+  const auto kernel = warpgroup_attention_kernel<T, Tile>;
+  constexpr int bytes = warpgroup_shared_bytes<Tile>;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   launch<split_params>(at, "paged_attention", kernel, dim3(p.op.kv_heads, p.block_groups),
-                       dim3(tile::threads), p, bytes);
+                       dim3(Tile::threads), p, bytes);
 }
 
 /// Defined in warpgroup_attention_<type>_<head size>.cu, one file an instantiation.
 template <class T, int HeadSize>
-void launch_warpgroup(stream_ref at, const split_params& p, int consumers);
+void launch_warpgroup(stream_ref at, const split_params& p);
 
-#define STEPGRAPH_WARPGROUP_ATTENTION(T, HeadSize)                                          \
-  template <>                                                                               \
-  void launch_warpgroup<T, HeadSize>(stream_ref at, const split_params& p, int consumers) { \
-    if (consumers == 1) return launch_warpgroup_tile<T, HeadSize, 1>(at, p);                \
-    return launch_warpgroup_tile<T, HeadSize, 2>(at, p);                                    \
+#define STEPGRAPH_WARPGROUP_ATTENTION(T, HeadSize)                           \
+  template <>                                                                \
+  void launch_warpgroup<T, HeadSize>(stream_ref at, const split_params& p) { \
+    launch_warpgroup_tile<T, warpgroup_tile<HeadSize>>(at, p);               \
   }
 
 }  // namespace stepgraph::detail

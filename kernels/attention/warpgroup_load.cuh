@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/attention/split_plan.cuh"
+#include "kernels/attention/split_segments.cuh"
 #include "kernels/attention/warpgroup_tile.cuh"
 #include "kernels/attention/wgmma.cuh"
 
@@ -23,9 +23,9 @@ struct warpgroup_loader {
   }
 
   __device__ void load_query(const row_work& work, const segment& s) {
-    wait_barrier(shared_address(&held.empty_query[query.stage]), query.parity ^ 1);
+    wait_barrier(shared_address(&held.empty_query[query.stage()]), query.parity() ^ 1);
     const int thread = threadIdx.x % 64, piece = thread % Tile::line_vectors, group = p.group;
-    const std::uint32_t to = shared + Tile::queries_at + query.stage * Tile::query_bytes;
+    const std::uint32_t to = shared + Tile::queries_at + query.stage() * Tile::query_bytes;
 #pragma unroll 2
     for (int line = thread / Tile::line_vectors; line < Tile::query_rows; line += 64 / Tile::line_vectors) {
       const bool there = line < s.lines;
@@ -37,16 +37,16 @@ struct warpgroup_loader {
           piece * 8;
       copy_async(to + place(line, piece, Tile::query_column_bytes), from, there);
     }
-    arrive_after_copies(shared_address(&held.full_query[query.stage]));
+    arrive_after_copies(shared_address(&held.full_query[query.stage()]));
     query.advance();
   }
 
   /// Tells the multiplying warps what comes.
   __device__ void give(const segment_order& next) {
-    wait_barrier(shared_address(&held.empty_order[order.stage]), order.parity ^ 1);
+    wait_barrier(shared_address(&held.empty_order[order.stage()]), order.parity() ^ 1);
     if (threadIdx.x == 0) {
-      held.orders[order.stage] = next;
-      arrive(shared_address(&held.full_order[order.stage]));
+      held.orders[order.stage()] = next;
+      arrive(shared_address(&held.full_order[order.stage()]));
     }
     order.advance();
   }
@@ -61,8 +61,7 @@ struct warpgroup_loader {
     const step_kv_view& own = p.op.step_kv;
     const std::int32_t* const table = row_pages::of(p.op, s.row).entries;
     const int lane = threadIdx.x % 32, half = threadIdx.x / 32 % 2, piece = lane % Tile::line_vectors;
-    const T* const cached =
-        static_cast<const T*>(Keys ? cache.keys : cache.values) + s.kv_head * cache.head_stride;
+    const T* const pool = static_cast<const T*>(Keys ? cache.keys : cache.values);
     // one of the step's own; rare, so that nothing of it is to be held in registers
     const auto beside = [&](int position) {
       std::int64_t token = work.first_token + position - work.base();
@@ -70,8 +69,12 @@ struct warpgroup_loader {
       return static_cast<const T*>(Keys ? own.keys : own.values) + token * own.token_stride +
              s.kv_head * own.head_stride;
     };
-    const auto listed = [&](int position) { return position >= span.begin && position < span.listed_end; };
-    const auto inside = [&](int position) { return position >= span.begin && position < span.end; };
+    const auto listed = [&](int position) {
+      return !Tile::guarded || (position >= span.begin && position < span.listed_end);
+    };
+    const auto inside = [&](int position) {
+      return !Tile::guarded || (position >= span.begin && position < span.end);
+    };
     int position = span.first_tile * Tile::kv_tokens + half * Tile::warp_tokens + lane;
     std::int32_t entry[Tile::warp_words];
     const auto look_up = [&](int at) { return listed(at) ? table[at >> p.op.page_shift] : 0; };
@@ -80,34 +83,66 @@ struct warpgroup_loader {
     std::int32_t bad = 0;  // an entry that is no page; 0 is one
 #pragma unroll 1
     for (int tile = span.first_tile; tile < span.last_tile; ++tile, position += Tile::kv_tokens) {
-      const std::uint32_t full = shared_address((Keys ? held.full_keys : held.full_values) + ring.stage);
-      wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage),
-                   ring.parity ^ 1);
-      const std::uint32_t stage = to + ring.stage * Tile::kv_bytes + half * Tile::warp_tokens * 128;
+      const std::uint32_t full = shared_address((Keys ? held.full_keys : held.full_values) + ring.stage());
+      const std::uint32_t stage = to + ring.stage() * Tile::kv_bytes + half * Tile::warp_tokens * 128;
+      bool there[Tile::warp_words], whole = p.bulk;
 #pragma unroll
       for (int word = 0; word < Tile::warp_words; ++word) {
         const int at = position + word * 32;
-        bool there = inside(at);
-        if (listed(at) && (entry[word] < 0 || (cache.pages > 0 && entry[word] >= cache.pages))) {
-          there = false;
+        there[word] = inside(at);
+        if (Tile::guarded && listed(at) &&
+            (entry[word] < 0 || (cache.pages > 0 && entry[word] >= cache.pages))) {
+          there[word] = false;
           bad = entry[word];
         }
+        whole = whole && there[word] && listed(at);
+      }
+      whole = __all_sync(~0u, whole);
+      wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage()),
+                   ring.parity() ^ 1);
+      if (whole) {
+        if (Keys && Tile::guarded && lane < Tile::warp_words)
+          held.live[ring.stage()][half * Tile::warp_words + lane] = ~0u;
+        // all of this warp's tokens lie in whole boxes of the pool
+        const int shift = min(p.op.page_shift, 6), box = lane / Tile::columns, column = lane % Tile::columns;
+        const int token = box << shift;
+        std::int32_t page = __shfl_sync(~0u, entry[0], token % 32);
+        if (const std::int32_t later = __shfl_sync(~0u, entry[Tile::warp_words - 1], token % 32); token >= 32)
+          page = later;
+        const int in_page = (position - lane + token) & ((1 << p.op.page_shift) - 1);
+        if (lane == 0) expect_more(full, Tile::warp_tokens * HeadSize * int{sizeof(T)});
+        __syncwarp();
+        if (token < Tile::warp_tokens)
+          copy_box(stage + token * 128 + column * Tile::kv_column_bytes, Keys ? &p.keys_map : &p.values_map,
+                   column * 64, in_page, s.kv_head, page, full);
+#pragma unroll
+        for (int word = 0; word < Tile::warp_words; ++word)
+          entry[word] = look_up(position + word * 32 + Tile::kv_tokens);
+        arrive_after_copies(full);
+        if (Keys && lane == 0) arrive(full);
+        ring.advance();
+        continue;
+      }
+#pragma unroll
+      for (int word = 0; word < Tile::warp_words; ++word) {
+        const int at = position + word * 32;
         const int in_page = at & ((1 << p.op.page_shift) - 1);
-        const T* const from = !there ? nullptr
+        const T* const from = !there[word] ? nullptr
                               : listed(at)
-                                  ? cached + entry[word] * cache.page_stride + in_page * cache.token_stride
+                                  ? pool + (entry[word] * cache.page_stride + in_page * cache.token_stride +
+                                            s.kv_head * cache.head_stride)
                                   : beside(at);
-        if (Keys) {
-          const std::uint32_t bits = __ballot_sync(~0u, there);
-          if (lane == 0) held.live[ring.stage][half * Tile::warp_words + word] = bits;
+        if (Keys && Tile::guarded) {
+          const std::uint32_t bits = __ballot_sync(~0u, there[word]);
+          if (lane == 0) held.live[ring.stage()][half * Tile::warp_words + word] = bits;
         }
         entry[word] = look_up(at + Tile::kv_tokens);
-#pragma unroll 4
+#pragma unroll 2
         for (int pass = 0; pass < 32 / pass_lines; ++pass) {
           const int token = pass * pass_lines + lane / Tile::line_vectors;
           const auto line = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from), token);
           copy_async(stage + word * 32 * 128 + place(token, piece, Tile::kv_column_bytes),
-                     (line == 0 ? cached : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
+                     (line == 0 ? pool : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
         }
       }
       arrive_after_copies(full);

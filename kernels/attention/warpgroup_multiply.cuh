@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/attention/split_merge.cuh"
 #include "kernels/attention/warpgroup_load.cuh"
+#include "kernels/attention/warpgroup_rows.cuh"
 
 namespace stepgraph::detail {
 
@@ -10,28 +10,21 @@ namespace stepgraph::detail {
 /// A multiplying warpgroup's 64 query rows: running softmax and weighted values. A thread holds rows lane / 4
 /// and lane / 4 + 8 of its warp's 16.
 template <class T, int HeadSize, class Tile>
-struct warpgroup_attention {
+struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
   static constexpr int score_groups = Tile::kv_tokens / 8;
   using score_product = warpgroup_product<T, Tile::kv_tokens>;
   using value_product = warpgroup_product<T, HeadSize>;
-  const split_params& p;
-  warpgroup_held<Tile>& held;
+  using rows = warpgroup_rows<T, HeadSize, Tile>;
+  using rows::end, rows::finish, rows::held, rows::largest, rows::line, rows::p, rows::sum, rows::unit,
+      rows::warpgroup, rows::weighted;
   std::uint32_t shared;
-  int warpgroup;  // among those that multiply
   ring_place<Tile::key_stages> key_ring;
   ring_place<Tile::value_stages> value_ring;
   ring_place<Tile::query_stages> query;
 
-  float weighted[HeadSize / 8][4];
   float scores[score_groups][4];
   std::uint32_t weights[Tile::kv_tokens / 16][4];
-  float largest[2], sum[2];  // base-2 logits over `unit`; of this thread's columns
-  float unit;
-  std::int32_t end[2];  // of the positions that this thread's rows see
-
-  __device__ int line(int half) const {
-    return warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + threadIdx.x % 32 / 4;
-  }
+  bool all_live = true;  // tokens of the tile whose scores come
 
   __device__ void start(const row_work& work, const segment& s) {
 #pragma unroll
@@ -55,11 +48,18 @@ struct warpgroup_attention {
 
   /// Starts scores = queries . keys of the next tile.
   __device__ void start_scores() {
-    wait_barrier(shared_address(&held.full_keys[key_ring.stage]), key_ring.parity);
+    wait_barrier(shared_address(&held.full_keys[key_ring.stage()]), key_ring.parity());
+    if constexpr (Tile::guarded) {
+      static_assert(Tile::words == 4);
+      // note: read by the lane that frees the stage, for all
+      uint4 live{};
+      if (threadIdx.x % 32 == 0) live = *reinterpret_cast<const uint4*>(held.live[key_ring.stage()]);
+      all_live = __shfl_sync(~0u, (live.x & live.y & live.z & live.w) == ~0u, 0);
+    }
     fence_for_products();
     const shared_matrix queries(
-        shared + Tile::queries_at + query.stage * Tile::query_bytes + warpgroup * 64 * 128, 16);
-    const shared_matrix keys(shared + Tile::keys_at + key_ring.stage * Tile::kv_bytes, 16);
+        shared + Tile::queries_at + query.stage() * Tile::query_bytes + warpgroup * 64 * 128, 16);
+    const shared_matrix keys(shared + Tile::keys_at + key_ring.stage() * Tile::kv_bytes, 16);
     begin_products();
 #pragma unroll
     for (int step = 0; step < HeadSize / 16; ++step)
@@ -70,9 +70,9 @@ struct warpgroup_attention {
 
   /// Starts weighted += weights . values of the tile that the weights are of.
   __device__ void start_values() {
-    wait_barrier(shared_address(&held.full_values[value_ring.stage]), value_ring.parity);
+    wait_barrier(shared_address(&held.full_values[value_ring.stage()]), value_ring.parity());
     fence_for_products();
-    const shared_matrix values(shared + Tile::values_at + value_ring.stage * Tile::kv_bytes,
+    const shared_matrix values(shared + Tile::values_at + value_ring.stage() * Tile::kv_bytes,
                                Tile::kv_column_bytes);
     pin(weighted);
     begin_products();
@@ -83,7 +83,13 @@ struct warpgroup_attention {
   }
 
   /// Hides what this thread's rows do not see of the tile at `position`, or is not there.
-  __device__ void mask(int position, const std::uint32_t (&live)[Tile::words]) {
+  __device__ void mask(int position) {
+    std::uint32_t live[Tile::words] = {};
+    if constexpr (Tile::guarded) {
+#pragma unroll
+      for (int word = 0; word < Tile::words; ++word)
+        live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage()][word] : 0, 0);
+    }
     const int column = threadIdx.x % 4 * 2;
     int from[2], to[2];
 #pragma unroll
@@ -96,23 +102,14 @@ struct warpgroup_attention {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = n * 8 + e % 2;
-        const bool seen =
-            at >= from[e / 2] && at < to[e / 2] && (live[n / 4] >> (n % 4 * 8 + e % 2 + column) & 1);
+        const bool seen = at >= from[e / 2] && at < to[e / 2] &&
+                          (!Tile::guarded || (live[n / 4] >> (n % 4 * 8 + e % 2 + column) & 1));
         if (!seen) scores[n][e] = -INFINITY;
       }
   }
 
   /// Scores become weights; returns what the earlier ones are to be scaled by. Frees the keys' stage.
   __device__ void softmax(const segment_span& span, int tile, float (&factor)[2]) {
-    std::uint32_t live[Tile::words];
-    std::uint32_t all = ~0u;
-#pragma unroll
-    for (int word = 0; word < Tile::words; ++word) {
-      live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage][word] : 0, 0);
-      all &= live[word];
-    }
-    free(held.empty_keys[key_ring.stage]);
-    key_ring.advance();
     if (p.op.logit_cap > 0) {
       const float inner = __fdividef(p.op.scale, p.op.logit_cap);
 #pragma unroll
@@ -121,8 +118,9 @@ struct warpgroup_attention {
         for (float& value : each) value = p.op.logit_cap * tanh_fast(inner * value);
     }
     const int position = tile * Tile::kv_tokens;
-    if (all != ~0u || position < span.all_begin || position + Tile::kv_tokens > span.all_end)
-      mask(position, live);
+    if (!all_live || position < span.all_begin || position + Tile::kv_tokens > span.all_end) mask(position);
+    free(held.empty_keys[key_ring.stage()]);
+    key_ring.advance();
     float now[2] = {largest[0], largest[1]};
 #pragma unroll
     for (int n = 0; n < score_groups; ++n)
@@ -166,31 +164,12 @@ struct warpgroup_attention {
   __device__ void wait_values() {
     wait_products<0>();
     pin(weighted);
-    free(held.empty_values[value_ring.stage]);
+    free(held.empty_values[value_ring.stage()]);
     value_ring.advance();
   }
 
-  /// All KV tiles of a segment, one after another: where memory is the limit, no stage is held longer than its
-  /// own products take.
-  __device__ void multiply_in_turn(const segment_span& span) {
-    float factor[2];
-#pragma unroll 1
-    for (int tile = span.first_tile; tile < span.last_tile; ++tile) {
-      start_scores();
-      wait_products<0>();
-      pin(scores);
-      softmax(span, tile, factor);
-      rescale(factor);
-      pack_weights();
-      start_values();
-      wait_values();
-    }
-    free(held.empty_query[query.stage]);
-    query.advance();
-  }
-
   /// All KV tiles of a segment. The scores of a tile are on their way while the values of the one before are,
-  /// and its softmax runs beside the latter.
+  /// and its softmax runs beside the other warpgroup's products.
   __device__ void multiply_overlapped(const segment_span& span) {
     float factor[2];
     start_scores();
@@ -209,143 +188,31 @@ struct warpgroup_attention {
       rescale(factor);
       pack_weights();
     }
-    free(held.empty_query[query.stage]);
+    free(held.empty_query[query.stage()]);
     query.advance();
     start_values();
     wait_values();
   }
 
-  __device__ void multiply(const row_work& work, const segment& s, const segment_span span) {
+  __device__ void multiply(const row_work& work, const segment& s, const segment_span& span) {
     start(work, s);
     if (span.first_tile >= span.last_tile) return;
-    wait_barrier(shared_address(&held.full_query[query.stage]), query.parity);
-    if constexpr (Tile::consumers == 1)
-      multiply_in_turn(span);
-    else
-      multiply_overlapped(span);
-  }
-
-  /// Makes each row's sum and largest logit (base 2) the whole row's, in all lanes that hold it.
-  __device__ void settle() {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      sum[half] += __shfl_xor_sync(~0u, sum[half], 1);
-      sum[half] += __shfl_xor_sync(~0u, sum[half], 2);
-      largest[half] *= unit;
-    }
-  }
-
-  /// Of four lanes with four words each, the first gets the first words of all, and so on.
-  __device__ static void transpose_quad(std::uint32_t (&words)[4]) {
-    const unsigned quad = 0xfu << (threadIdx.x % 32 & 28);
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2) {
-      const bool upper = threadIdx.x & distance;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (i & distance) continue;
-        const std::uint32_t got = __shfl_xor_sync(quad, upper ? words[i] : words[i + distance], distance);
-        (upper ? words[i] : words[i + distance]) = got;
-      }
-    }
-  }
-
-  __device__ void write_rows(const row_work& work, const segment& s) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (line(half) >= s.lines) continue;
-      const int packed = s.first_line + line(half), j = packed / p.group;
-      const int head = s.kv_head * p.group + packed - j * p.group;
-      const std::int64_t at = std::int64_t{work.first_token + j} * p.op.heads + head;
-      const bool sees = sum[half] > 0;
-      float factor = 0, reference = largest[half], total = sum[half];
-      if (sees) {
-        float scale = 1;
-        if (p.op.sink) {
-          const float sink = p.op.sink[head] * log2_e;
-          reference = fmaxf(reference, sink);
-          scale = exp2_fast(largest[half] - reference);
-          total = total * scale + exp2_fast(sink - reference);
-        }
-        factor = __fdividef(scale, total);
-      }
-      T* const to = static_cast<T*>(p.op.output) + at * HeadSize + threadIdx.x % 4 * 8;
-#pragma unroll
-      for (int n = 0; n < HeadSize / 8; n += 4) {
-        std::uint32_t words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          words[i] = pack<T>(weighted[n + i][2 * half] * factor, weighted[n + i][2 * half + 1] * factor);
-        transpose_quad(words);
-        *reinterpret_cast<uint4*>(to + n * 8) = make_uint4(words[0], words[1], words[2], words[3]);
-      }
-      if (p.op.log_sum_exp && threadIdx.x % 4 == 0)
-        p.op.log_sum_exp[at] = sees ? (reference + log2f(total)) * ln_2 : -INFINITY;
-    }
-  }
-
-  /// Leaves a partial result, past the first-level cache, which multiprocessors do not keep coherent.
-  __device__ void leave_part(const segment& s) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (line(half) >= s.lines) continue;
-      float* const to = p.partials + s.slot(s.part) + line(half) * Tile::slot_line;
-#pragma unroll
-      for (int n = 0; n < HeadSize / 8; ++n)
-        __stcg(reinterpret_cast<float2*>(to + n * 8 + threadIdx.x % 4 * 2),
-               make_float2(weighted[n][2 * half], weighted[n][2 * half + 1]));
-      if (threadIdx.x % 4 == 0)
-        __stcg(reinterpret_cast<float2*>(to + HeadSize), make_float2(largest[half], sum[half]));
-    }
-  }
-
-  /// Barrier of all multiplying warps.
-  __device__ static void synchronize() {
-    asm volatile("bar.sync 1, %0;" ::"n"(128 * Tile::consumers) : "memory");
-  }
-
-  /// Writes the unit's output, or leaves a partial result; the last block to leave one merges them all and
-  /// sets the unit's counter back.
-  __device__ void finish(const row_work& work, const segment& s) {
-    settle();
-    if (s.parts == 1) return write_rows(work, s);
-    leave_part(s);
-    // one thread's release covers what the barrier ordered before it
-    synchronize();
-    if (threadIdx.x == 128) {
-      held.arrivals = count_arrival(p.counters + s.counter);
-    }
-    synchronize();
-    if (held.arrivals != s.parts - 1) return;
-    if (threadIdx.x == 128) p.counters[s.counter] = 0;
-#pragma unroll 1
-    for (int line = threadIdx.x / 32 - 4; line < s.lines; line += 4 * Tile::consumers) {
-      line_softmax<HeadSize> row;
-#pragma unroll 2
-      for (int part = 0; part < s.parts; ++part) {
-        const float* const from = p.partials + s.slot(part) + line * Tile::slot_line;
-        const lane_values<HeadSize> values = lane_values<HeadSize>::load_slot(from);
-        const float2 scale = __ldcg(reinterpret_cast<const float2*>(from + HeadSize));
-        const float weight = exp2_fast(scale.x - row.raise(scale.x));
-        row.weighted.add(values, weight);
-        row.sum += weight * scale.y;
-      }
-      write_output<T>(p, work, s, line, row);
-    }
+    wait_barrier(shared_address(&held.full_query[query.stage()]), query.parity());
+    multiply_overlapped(span);
   }
 
   /// All that the loading warpgroup orders.
   __device__ void run() {
     ring_place<Tile::orders> order;
     while (true) {
-      wait_barrier(shared_address(&held.full_order[order.stage]), order.parity);
-      const segment_order& now = held.orders[order.stage];
+      wait_barrier(shared_address(&held.full_order[order.stage()]), order.parity());
+      const segment_order& now = held.orders[order.stage()];
       if (now.s.lines == 0) return;
       multiply(now.work, now.s, now.span);
       finish(now.work, now.s);
       // note: every thread has read the order, so every thread says so
       __syncwarp();
-      arrive(shared_address(&held.empty_order[order.stage]));
+      arrive(shared_address(&held.empty_order[order.stage()]));
       order.advance();
     }
   }

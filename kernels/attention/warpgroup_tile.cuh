@@ -6,27 +6,29 @@
 
 namespace stepgraph::detail {
 
-/// Constants of one instantiation of the warpgroup kernel: one warpgroup loads, `Consumers` multiply, 64 packed
-/// query rows each, all with the same keys. Lines of queries, keys and values lie in shared memory as columns
-/// of 128 bytes, so that the matrix products read them without bank conflicts.
-template <int HeadSize, int Consumers>
+/// Constants of one instantiation of the warpgroup kernel: one warpgroup loads, two multiply, 64 packed query
+/// rows each, both with the same keys. Lines of queries, keys and values lie in shared memory as columns of
+/// 128 bytes, so that the matrix products read them without bank conflicts. `Guarded`: as split_tile's.
+template <int HeadSize, bool Guarded = true>
 struct warpgroup_tile {
+  static constexpr int head_size = HeadSize;
+  static constexpr bool guarded = Guarded;
   static constexpr bool all_options = false;  // no trees, no batch-invariant splits
-  static constexpr int consumers = Consumers;
-  static constexpr int overhead = Consumers == 2 ? 1 : 0;  // KV tiles that a query tile costs beside its own
-  static constexpr int query_rows = 64 * Consumers;
-  static constexpr int kv_tokens = Consumers == 1 ? 64 : 128;
+  static constexpr bool clusters = false;
+  static constexpr int consumers = warpgroup_consumers;
+  static constexpr int overhead = 1;  // KV tiles that a query tile costs beside its own
+  static constexpr int query_rows = 64 * consumers;
+  static constexpr int kv_tokens = 128;
   // note: a stage of values is held until its products are over, a stage of keys only until the scores are
-  static constexpr int key_stages = Consumers == 1 ? 3 : 2;
+  static constexpr int key_stages = 2;
   static constexpr int value_stages = 3;
-  static constexpr int query_stages = Consumers == 1 ? 1 : 2;
-  static constexpr int threads = 128 * (1 + Consumers);
-  static constexpr int occupancy = Consumers == 1 ? 2 : 1;
-  static constexpr int loader_registers = Consumers == 1 ? 80 : 72;
-  static constexpr int consumer_registers = Consumers == 1 ? 176 : 216;
+  static constexpr int query_stages = 2;
+  static constexpr int threads = 128 * (1 + consumers);
+  static constexpr int loader_registers = 88;
+  static constexpr int consumer_registers = 208;
   // what the warps give is all that they may take
-  static_assert(128 * (loader_registers + Consumers * consumer_registers) <=
-                65536 / occupancy / threads / 8 * 8 * threads);
+  static_assert(128 * (loader_registers + consumers * consumer_registers) <=
+                65536 / threads / 8 * 8 * threads);
   static constexpr int orders = 2;
   static constexpr int line_vectors = HeadSize / 8;  // 16-byte pieces of a line
   static constexpr int columns = HeadSize / 64;      // 128-byte columns of a line
@@ -62,24 +64,24 @@ struct warpgroup_held {
   std::uint64_t full_order[Tile::orders], empty_order[Tile::orders];
   segment_order orders[Tile::orders];
   block_work block;
-  std::uint32_t live[Tile::key_stages][Tile::words];  // tokens of a stage that are there, a bit each
+  alignas(
+      16) std::uint32_t live[Tile::key_stages][Tile::words];  // tokens of a stage that are there, a bit each
   std::int32_t arrivals;
 };
 
 template <class Tile>
 constexpr int warpgroup_shared_bytes = Tile::held_at + sizeof(warpgroup_held<Tile>);
 
-/// Where a warp is in a ring of stages.
+/// Where a warp is in a ring of stages, in one register.
 template <int Stages>
 struct ring_place {
-  int stage = 0;
-  std::uint32_t parity = 0;
+  int at = 0;  // 2 * stage + parity
 
+  __device__ int stage() const { return at >> 1; }
+  __device__ std::uint32_t parity() const { return at & 1; }
   __device__ void advance() {
-    if (++stage == Stages) {
-      stage = 0;
-      parity ^= 1;
-    }
+    at += 2;
+    if (at >= 2 * Stages) at = at - 2 * Stages ^ 1;
   }
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/attention/mma.cuh"
+#include "kernels/attention/split_attention.hpp"
 
 /// Hopper's own instructions for attention: matrix products of a warpgroup (four warps) that read shared
 /// memory themselves, and the barriers between warps that load and warps that multiply. sm_90a only.
@@ -21,6 +22,23 @@ __device__ __forceinline__ void init_barrier(std::uint32_t barrier, int arrivals
 
 __device__ __forceinline__ void arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/// Adds to the bytes that the barrier's phase waits for.
+__device__ __forceinline__ void expect_more(std::uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+/// A box of the tensor that `map` describes, at these coordinates, to shared memory; the barrier counts its
+/// bytes.
+__device__ __forceinline__ void copy_box(std::uint32_t to, const tensor_map* map, int element, int token,
+                                         int head, int page, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+      "%4, %5}], [%6];" ::"r"(to),
+      "l"(map), "r"(element), "r"(token), "r"(head), "r"(page), "r"(barrier)
+      : "memory");
 }
 
 /// Arrives once all asynchronous copies that this thread has started are there.
@@ -169,8 +187,8 @@ __device__ __forceinline__ void pin(float (&values)[Count][4]) {
 #define STEPGRAPH_WGMMA_HELD_64 "{%32, %33, %34, %35}, %36"
 #define STEPGRAPH_WGMMA_HELD_128 "{%64, %65, %66, %67}, %68"
 
-/// Products of one warpgroup, N columns. `both_shared`: a [64, 16] and b [N, 16] in shared memory, lines along
-/// the summed dimension. `first_held`: a in registers, as sums of an earlier product packed in pairs; b
+/// Products of one warpgroup, N columns. `both_shared`: a [64, 16] and b [N, 16] in shared memory, lines
+/// along the summed dimension. `first_held`: a in registers, as sums of an earlier product packed in pairs; b
 /// [16, N], lines along the columns. Sums lie as after `multiply_add`: a thread has of its warp's 16 lines
 /// i/4 and i/4 + 8, of every eight columns 2 (i % 4) and the next.
 template <class T, int N>

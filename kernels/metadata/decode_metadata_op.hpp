@@ -54,7 +54,7 @@ struct plain_decode_metadata_op {
   STEPGRAPH_HD int least_columns() const { return least_columns_of(p.source.column_shift()); }
 
   STEPGRAPH_HD line load(int row) const {
-    const std::int64_t request = p.requests[row];
+    const std::int64_t request = p.requests.fetch(row);
     const auto live = static_cast<std::int32_t>(
         guard_off("tail-wild") ? p.page_columns : pages_of(p.lengths.length(row), p.source.page_shift));
     return {live, live, p.source.has_request(request) ? p.source.line(request) : nullptr};
@@ -101,16 +101,19 @@ struct decode_metadata_op {
 
   STEPGRAPH_HD line load(int row) const {
     if (!p.page_table && !p.window.page_table) return {0, 0, nullptr};
-    const std::int64_t request = p.requests[row];
+    const std::int64_t request = p.requests.fetch(row);
     return page_line_of(p.source, request, pages_of(p.lengths.length(row), p.source.page_shift), table(),
                         row < p.lengths.live());
   }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
+    const bool sums_queries = p.cu_seqlens_q_mode == query_mode::cumulative;
+    const std::int32_t first_raw = sums_queries ? p.query.first_raw(team, p.lengths) : 0;
     write_lengths(team, p.lengths, p.cache_seqlens, p.cu_seqlens_k, p.faults, id);
-    if (p.cu_seqlens_q_mode == query_mode::cumulative)
-      scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, [](int, int, int) {});
+    if (sums_queries)
+      scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, first_raw,
+                        [](int, int, int) {});
     if (p.cu_seqlens_q_mode == query_mode::rows_times_stride)
       for (int k = team.rank(); k <= p.lengths.rows; k += team.size())
         p.cu_seqlens_q[k] = (k < p.lengths.live() ? k : p.lengths.live()) * p.q_stride;

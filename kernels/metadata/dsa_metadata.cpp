@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "kernels/check.hpp"
-#include "kernels/metadata/dsa_metadata_op.hpp"
+#include "kernels/metadata/plain_dsa_metadata_op.hpp"
 
 namespace stepgraph {
 
@@ -29,6 +29,7 @@ void dsa_metadata(stream_ref at, const dsa_metadata_params& p) {
   detail::check_table(op, "page_table_1", p.page_table_1, lines, cap);
   detail::check_table(op, "pooled_table", p.pooled_table, p.lengths.rows,
                       pages_of(cap / p.kpool, p.source.page_shift));
+  if (plain_dsa_metadata_op::serves(p)) return launch_tiles(at, plain_dsa_metadata_op{{p}});
   launch_tiles(at, dsa_metadata_op{p});
 }
 

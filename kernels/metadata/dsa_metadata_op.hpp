@@ -55,22 +55,23 @@ struct dsa_metadata_op {
       const bool fills = p.line_per_token && which != table::pooled && to.tail.mode == tail_mode::whole;
       return {fills ? static_cast<std::int32_t>(to.columns) : 0, 0, nullptr};
     }
-    const std::int64_t length = p.lengths.length(index);
+    const std::int64_t length = p.lengths.length(index), request = p.requests.fetch(index);
     const std::int64_t live = which == table::pages    ? pages_of(length, p.source.page_shift)
                               : which == table::tokens ? length
                                                        : pages_of(length / p.kpool, p.source.page_shift);
-    return page_line_of(p.source, p.requests[index], live, to, index < p.lengths.live());
+    return page_line_of(p.source, request, live, to, index < p.lengths.live());
   }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
+    const std::int32_t first_raw = p.query.first_raw(team, p.lengths);
     scan_rows(
         team, rows(), p.cu_seqlens_k, [&](int row) { return p.lengths.length_reported(row, p.faults, id); },
         [&](int row, std::int64_t length, std::int64_t) {
           row_vectors(row, static_cast<std::int32_t>(length));
         });
-    const std::int32_t live =
-        scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, [](int, int, int) {});
+    const std::int32_t live = scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id,
+                                                first_raw, [](int, int, int) {});
     team.sync();  // cu_seqlens_q is read
     scan_rows(
         team, p.query.tokens, p.dsa_cu_seqlens_k,
@@ -84,29 +85,37 @@ struct dsa_metadata_op {
   STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin,
                          std::int32_t end) const {
     const table which = split(index);
-    std::int64_t first = index, copies = 1;
-    if (p.line_per_token && which != table::pooled) {
-      const std::int64_t tokens = p.query.tokens;
-      first = sum_before(team, index, [&](int row) { return p.query.count(p.lengths, row); });
-      if (first > tokens) first = tokens;
-      copies = index == rows() ? tokens : p.query.count(p.lengths, index);
-      if (copies > tokens - first) copies = tokens - first;
-      if (copies == 0) return;
-    }
+    const token_lines to = which == table::pooled ? token_lines{index, 1} : lines_of(team, index);
+    if (to.count == 0) return;
     if (index < rows() && !line.source && begin < line.live && team.rank() == 0)
       p.faults.report(id, index, row_status::request_out_of_range, p.requests[index]);
-    const auto lines_of_row = static_cast<int>(copies);
     const std::int32_t bad =
         which == table::tokens && pages_by_tokens()
-            ? write_slots_and_pages(team, line, first, lines_of_row, begin, end)
+            ? write_slots_and_pages(team, line, to.first, to.count, begin, end)
         : which == table::tokens
-            ? write_slots(team, p.source, p.page_map, p.page_table_1, line, first, lines_of_row, begin, end)
-            : write_pages(team, p.source, p.page_map, sink(which), line, first, lines_of_row, begin, end,
+            ? write_slots(team, p.source, p.page_map, p.page_table_1, line, to.first, to.count, begin, end)
+            : write_pages(team, p.source, p.page_map, sink(which), line, to.first, to.count, begin, end,
                           which == table::pooled ? group_shift() : 0);
     if (bad >= 0) p.faults.report(id, index, row_status::slot_out_of_range, bad);
   }
 
- private:
+ protected:
+  /// Lines of the expanded tables that a row's tokens have.
+  struct token_lines {
+    std::int64_t first;
+    int count;
+  };
+  template <class Team>
+  STEPGRAPH_HD token_lines lines_of(Team& team, int row) const {
+    if (!p.line_per_token) return {row, 1};
+    const std::int64_t tokens = p.query.tokens;
+    const std::int64_t before =
+        sum_before(team, row, [&](int other) { return p.query.count(p.lengths, other); });
+    const std::int64_t first = before < tokens ? before : tokens;
+    const std::int64_t count = row == rows() ? tokens : p.query.count(p.lengths, row);
+    return {first, static_cast<int>(count < tokens - first ? count : tokens - first)};
+  }
+
   template <class Team>
   STEPGRAPH_HD std::int32_t write_slots_and_pages(Team& team, const line& line, std::int64_t first,
                                                   int copies, std::int32_t begin, std::int32_t end) const {
@@ -130,6 +139,7 @@ struct dsa_metadata_op {
     return out.slot.bad();
   }
 
+ private:
   STEPGRAPH_HD int group_shift() const {
     int shift = 0;
     while ((1 << shift) < p.kpool) ++shift;

@@ -22,6 +22,12 @@ struct packed_output {
   }
   STEPGRAPH_HD void store4(std::int64_t, const value (&)[4]) const {}
   STEPGRAPH_HD static bool by_four() { return false; }
+
+  static constexpr bool shifts = std::is_same_v<Converter, page_converter>;
+  STEPGRAPH_HD static int shift() requires shifts { return 0; }
+  STEPGRAPH_HD std::uint32_t limit() const requires shifts { return converter.limit; }
+  STEPGRAPH_HD void store_good(std::int64_t x, std::int32_t slot) const requires shifts { store(x, slot); }
+  STEPGRAPH_HD void store_good4(std::int64_t, const quad&) const requires shifts {}
 };
 
 /// Column x is the entry of token x + start: entry[(x + start) >> shift].
@@ -77,14 +83,24 @@ struct kv_indices_op {
         p.indices.store(first + x, p.skip);
       return;
     }
-    packed_output<slot_converter> out{
-        {p.source, p.page_map, p.slot_map, p.skip, line.start}, p.indices, first, p.capacity};
-    map_columns(
-        team,
-        token_entries{p.source.line(request), p.source.page_granular ? p.source.page_shift : 0, line.start},
-        out, begin, end);
-    if (out.converter.bad() >= 0)
-      p.faults.report(id, row, row_status::slot_out_of_range, std::int64_t{out.converter.bad()} + line.start);
+    const std::int32_t* const from = p.source.line(request);
+    const std::int32_t bad =
+        p.source.page_granular || p.page_map || p.slot_map
+            ? pack<4>(team, token_entries{from, p.source.page_granular ? p.source.page_shift : 0, line.start},
+                      slot_converter{p.source, p.page_map, p.slot_map, p.skip, line.start}, first, begin, end)
+            : pack<8>(team, token_entries{from, 0, line.start}, page_converter::of_slots(p.source, p.skip),
+                      first, begin, end);
+    if (bad >= 0) p.faults.report(id, row, row_status::slot_out_of_range, std::int64_t{bad} + line.start);
+  }
+
+ private:
+  /// Columns [begin, end) of a row whose first index is out[first]; returns a column whose entry is bad, or -1.
+  template <int in_flight, class Team, class Converter>
+  STEPGRAPH_HD std::int32_t pack(Team& team, const token_entries& in, const Converter& converter,
+                                 std::int64_t first, std::int32_t begin, std::int32_t end) const {
+    packed_output<Converter> out{converter, p.indices, first, p.capacity};
+    map_columns<in_flight>(team, in, out, begin, end);
+    return out.converter.bad();
   }
 };
 

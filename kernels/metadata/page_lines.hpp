@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/columns.hpp"
 #include "kernels/page_source.hpp"
@@ -137,6 +138,17 @@ struct page_output {
 
   STEPGRAPH_HD value convert(std::int32_t x, std::int32_t entry) { return page(x, entry); }
   STEPGRAPH_HD int lines() const { return one_line ? 1 : copies; }
+
+  static constexpr bool shifts = std::is_same_v<Converter, page_converter>;
+  STEPGRAPH_HD int shift() const requires shifts { return page.entry_shift; }
+  STEPGRAPH_HD std::uint32_t limit() const requires shifts { return page.limit; }
+  STEPGRAPH_HD void store_good(std::int64_t x, std::int32_t found) const requires shifts {
+    store(x, found >> page.result_shift);
+  }
+  STEPGRAPH_HD void store_good4(std::int64_t x, const quad& found) const requires shifts {
+    const int by = page.result_shift;
+    store4(x, {found.v[0] >> by, found.v[1] >> by, found.v[2] >> by, found.v[3] >> by});
+  }
   STEPGRAPH_HD void store(std::int64_t x, value v) const {
     for (int i = 0; i < lines(); ++i) line[i * stride + x] = v;
   }
@@ -218,25 +230,30 @@ struct slots_and_pages_output {
     const bool good = static_cast<std::uint32_t>(entry) < slot.limit;
     return {slot(x, entry), good ? entry >> page_shift : page_skip};
   }
+  STEPGRAPH_HD static int shift() { return 0; }
+  STEPGRAPH_HD std::uint32_t limit() const { return slot.limit; }
+  STEPGRAPH_HD void store_good(std::int64_t x, std::int32_t entry) const {
+    store(x, {entry, entry >> page_shift});
+  }
+  STEPGRAPH_HD void store_good4(std::int64_t x, const quad& entries) const {
+    for (int i = 0; i < copies; ++i) store_streamed(slots + i * slots_stride + x, entries);
+    // a page of four tokens or more begins at a multiple of four
+    STEPGRAPH_UNROLL
+    for (int k = 0; k < 4; ++k)
+      if (k == 0 || page_shift < 2) store_page(x + k, entries.v[k] >> page_shift);
+  }
   STEPGRAPH_HD void store(std::int64_t x, const value& v) const {
-    for (int i = 0; i < copies; ++i) {
-      slots[i * slots_stride + x] = v.slot;
-      store_page(i, x, v.page);
-    }
+    for (int i = 0; i < copies; ++i) slots[i * slots_stride + x] = v.slot;
+    store_page(x, v.page);
   }
-  STEPGRAPH_HD void store4(std::int64_t x, const value (&v)[4]) const {
-    for (int i = 0; i < copies; ++i) {
-      store_streamed(slots + i * slots_stride + x, quad{{v[0].slot, v[1].slot, v[2].slot, v[3].slot}});
-      STEPGRAPH_UNROLL
-      for (int k = 0; k < 4; ++k) store_page(i, x + k, v[k].page);
-    }
-  }
+  STEPGRAPH_HD static void store4(std::int64_t, const value (&)[4]) {}  // one by one where an entry is bad
   STEPGRAPH_HD bool by_four() const { return aligned16(slots) && (copies <= 1 || (slots_stride & 3) == 0); }
 
  private:
   /// The page of a token that is the first of its page.
-  STEPGRAPH_HD void store_page(int copy, std::int64_t x, std::int32_t page) const {
-    if ((x & ((1 << page_shift) - 1)) == 0) pages[copy * pages_stride + (x >> page_shift)] = page;
+  STEPGRAPH_HD void store_page(std::int64_t x, std::int32_t page) const {
+    if ((x & ((1 << page_shift) - 1)) != 0) return;
+    for (int i = 0; i < copies; ++i) pages[i * pages_stride + (x >> page_shift)] = page;
   }
 };
 

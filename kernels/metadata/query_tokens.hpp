@@ -16,10 +16,18 @@ struct query_tokens {
 
   STEPGRAPH_HD std::int32_t raw(int row) const { return counts[uniform ? 0 : row]; }
 
-  /// E of a row, 0 for a dead one.
-  STEPGRAPH_HD std::int32_t count(const row_lengths& lengths, int row) const {
-    const std::int32_t value = raw(row);
+  /// E of a row whose number is `value`, 0 for a dead row.
+  STEPGRAPH_HD std::int32_t count(const row_lengths& lengths, int row, std::int32_t value) const {
     return row >= lengths.live() || value < 0 ? 0 : value > max_count ? max_count : value;
+  }
+  STEPGRAPH_HD std::int32_t count(const row_lengths& lengths, int row) const {
+    return count(lengths, row, raw(row));
+  }
+
+  /// The number of the row that a thread of a team begins with.
+  template <class Team>
+  STEPGRAPH_HD std::int32_t first_raw(const Team& team, const row_lengths& lengths) const {
+    return raw(team.rank() < lengths.rows ? team.rank() : lengths.rows - 1);
   }
 };
 
@@ -52,24 +60,26 @@ STEPGRAPH_HD token_place place_of(const row_lengths& lengths, const query_tokens
 }
 
 /// Writes cu_seqlens_q [rows + 1] unless it is null, reporting counts that were clamped or cut off; a sync()
-/// makes it readable. `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
+/// makes it readable. `first_raw`: read by the caller before other sums, whose latency then covers it.
+/// `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
 template <class Team, class Visit>
 STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
                                             std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op,
-                                            Visit visit) {
+                                            std::int32_t first_raw, Visit visit) {
   std::int64_t before = 0;
   if (team.rank() == 0 && cu_seqlens_q) cu_seqlens_q[0] = 0;
   for (int base = 0; base < lengths.rows; base += team.size()) {
     const int row = base + team.rank();
     const bool captured = row < lengths.rows;
-    const std::int32_t count = captured ? query.count(lengths, row) : 0;
+    const std::int32_t raw = base == 0 ? first_raw : captured ? query.raw(row) : 0;
+    const std::int32_t count = captured ? query.count(lengths, row, raw) : 0;
     const auto sum = team.exclusive_sum(count);
     if (captured) {
       const std::int64_t limit = query.tokens;
       const std::int64_t first = before + sum.before < limit ? before + sum.before : limit;
       const std::int64_t end = before + sum.before + count < limit ? before + sum.before + count : limit;
-      if (row < lengths.live() && query.raw(row) != count)
-        faults.report(op, row, row_status::query_count_clamped, query.raw(row));
+      if (row < lengths.live() && raw != count)
+        faults.report(op, row, row_status::query_count_clamped, raw);
       else if (end - first < count)
         faults.report(op, row, row_status::query_count_clamped, count);
       if (cu_seqlens_q) cu_seqlens_q[row + 1] = static_cast<std::int32_t>(end);

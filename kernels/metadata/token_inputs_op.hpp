@@ -16,10 +16,11 @@ struct token_inputs_op {
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
     const query_tokens query{p.query_counts, false, p.max_query_count, p.tokens};
-    scan_query_tokens(team, p.lengths, query, p.cu_seqlens_q, p.faults, id, [&](int row, int first, int end) {
-      p.lengths.length_reported(row, p.faults, id);
-      if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
-    });
+    scan_query_tokens(team, p.lengths, query, p.cu_seqlens_q, p.faults, id, query.first_raw(team, p.lengths),
+                      [&](int row, int first, int end) {
+                        p.lengths.length_reported(row, p.faults, id);
+                        if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
+                      });
     team.sync();
     const std::int32_t live_tokens = p.cu_seqlens_q[p.lengths.rows];
     for (int token = team.rank(); token < p.tokens; token += team.size())

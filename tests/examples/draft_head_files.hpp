@@ -56,7 +56,7 @@ class safetensors_writer {
   }
 };
 
-/// A head of random weights for `target`, which drafts `ids`; matrices float32 or bfloat16.
+/// A head of random weights for `target`, whose taps it is fed, which drafts `ids`; matrices float32 or bfloat16.
 inline safetensors_writer random_head(reference::random_integers& random, const llama_config& target,
                                       const std::vector<std::int32_t>& ids, element_type type) {
   safetensors_writer out;
@@ -77,8 +77,13 @@ inline safetensors_writer random_head(reference::random_integers& random, const 
       value = centre + scale * (static_cast<float>(random.below(2001)) / 1000.0f - 1.0f);
     return made;
   };
-  for (const char* name : {"embedding_norm", "hidden_norm", "attention_norm", "ffn_norm", "output_norm"})
+  std::string taps;
+  for (const int tap : target.taps) taps += (taps.empty() ? "" : ",") + std::to_string(tap);
+  if (!taps.empty()) out.metadata["taps"] = taps;
+  for (const char* name : {"embedding_norm", "attention_norm", "ffn_norm", "output_norm"})
     out.tensor(name, "F32", {hidden}, values(hidden, 0.5f, 1.0f));
+  const std::int64_t states = states_of(target);
+  out.tensor("hidden_norm", "F32", {states * hidden}, values(states * hidden, 0.5f, 1.0f));
   const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t columns) {
     const std::vector<float> made =
         values(rows * columns, 2.0f / std::sqrt(static_cast<float>(columns)), 0.0f);
@@ -87,7 +92,7 @@ inline safetensors_writer random_head(reference::random_integers& random, const 
     for (const float value : made) rounded.push_back(from_float<bf16>(value));
     out.tensor(name, "BF16", {rows, columns}, rounded);
   };
-  matrix("fc", hidden, 2 * hidden);
+  matrix("fc", hidden, (1 + states) * hidden);
   matrix("query", query, hidden);
   matrix("key", kv, hidden);
   matrix("value", kv, hidden);

@@ -74,6 +74,10 @@ TEST_CASE("a draft head that does not go with the target, or is none, is refused
   has(changed([](auto& file) { file.tensors["fc"].type = "I16"; }), "fc is of type 'I16'");
   has(changed([](auto& file) { file.tensors["up"].shape = {128, 256}; }), "up has shape [128, 256]");
   has(changed([](auto& file) { file.tensors["draft_to_target"].type = "F32"; }), "expected 'I32'");
+  for (const char* taps : {"", "0", "1,", "2,1", "1,1", "1;2", "3", "1, 2"})
+    has(changed([&](auto& file) { file.metadata["taps"] = taps; }), "expected ascending layers up to 2");
+  has(changed([](auto& file) { file.metadata["taps"] = "1,2"; }),
+      "hidden_norm has shape [128], expected [256]");
   const auto with_ids = [&](std::vector<std::int32_t> wrong) {
     return changed([&](auto& file) { file.tensor("draft_to_target", "I32", {std::ssize(wrong)}, wrong); });
   };

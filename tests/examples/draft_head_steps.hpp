@@ -16,22 +16,28 @@ namespace stepgraph::llama {
 struct draft_entry {
   int row = 0;
   std::int32_t token = 0;
-  std::vector<float> state{};  // [hidden]
+  std::vector<float> state{};  // [states, hidden]; a target is fed none
 };
 
 /// What a step of a draft yields; lines of rows without entries hold no meaning.
 struct draft_result {
   std::vector<float> logits;  // [rows, draft's vocab]
-  std::vector<float> states;  // [rows, hidden] of each row's last entry
+  std::vector<float>
+      states;  // [rows, states, hidden] of each row's last entry; of a target [entries, states, hidden]
 };
 
-/// Runs a draft head's pass by itself, without an executor: pages, lengths and metadata are made here.
+/// Runs a draft head's pass, or that of a target with taps, by itself, without an executor: pages, lengths and metadata are
+/// made here.
 class draft_steps {
  public:
   static constexpr int page_size = 8, page_columns = 12;
 
   draft_steps(const llama_weights& head, int rows)
-      : model_(make_llama(test_device(), head)), rows_(rows), lengths_(static_cast<std::size_t>(rows), 0) {
+      : model_(make_llama(test_device(), head)),
+        target_(!head.fusion),
+        states_(target_ ? states_of(head.config) : head.fusion->states),
+        rows_(rows),
+        lengths_(static_cast<std::size_t>(rows), 0) {
     for (int row = 0; row < rows; ++row)
       for (int column = 0; column < page_columns; ++column) table_.push_back(1 + column * rows + row);
     const std::int64_t pages = std::int64_t{rows} * page_columns + 1;
@@ -43,7 +49,7 @@ class draft_steps {
   /// One step of `live_rows` rows; `entries` by row, each at its row's next position.
   draft_result run(const std::vector<draft_entry>& entries, int live_rows, int token_bucket) {
     using numbers = std::vector<std::int32_t>;
-    const std::int64_t hidden = model_->config().hidden_size;
+    const std::int64_t hidden = states_ * model_->config().hidden_size;  // of a line
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     numbers query_counts(lengths_.size(), 0), cu_seqlens_q{0}, last_row(lengths_.size(), 0), out_line;
     numbers token_ids, positions, row_of, causal_length, out_cache_loc, hidden_row;
@@ -83,7 +89,8 @@ class draft_steps {
                on_causal_length = put(causal_length), on_out_cache_loc = put(out_cache_loc),
                on_hidden_row = put(hidden_row), on_out_line = put(out_line), on_table = put(table_);
     const device_vector hidden_in(at, fed);
-    const device_vector hidden_out(at, static_cast<std::size_t>((rows_ + 1) * hidden), nan);
+    const device_vector hidden_out(
+        at, static_cast<std::size_t>((target_ ? token_bucket : rows_ + 1) * hidden), nan);
     model_->enqueue_logits({.key = key,
                             .stream = at,
                             .live_rows = on_live_rows.data(),
@@ -110,10 +117,10 @@ class draft_steps {
                             .accepted = {},
                             .out_line = on_out_line.data(),
                             .feed_token = nullptr,
-                            .hidden = nullptr,
+                            .hidden = target_ ? hidden_out.data() : nullptr,
                             .hidden_in = hidden_in.data(),
                             .hidden_row = on_hidden_row.data(),
-                            .hidden_out = hidden_out.data(),
+                            .hidden_out = target_ ? nullptr : hidden_out.data(),
                             .hidden_size = static_cast<int>(hidden),
                             .draft_step = 0,
                             .sampled = false,
@@ -130,6 +137,10 @@ class draft_steps {
             result.logits.size() * sizeof(float));  // the scratch's head
     at.synchronize();
     const std::vector<float> lines = hidden_out.get();
+    if (target_) {
+      result.states.assign(lines.begin(), lines.begin() + std::ssize(entries) * hidden);
+      return result;
+    }
     for (int row = 0; row < rows_; ++row)
       result.states.insert(result.states.end(), lines.begin() + (rows_ - 1 - row) * hidden,
                            lines.begin() + (rows_ - row) * hidden);
@@ -138,6 +149,8 @@ class draft_steps {
 
  private:
   std::unique_ptr<llama_model> model_;
+  bool target_;
+  int states_;
   stream at_{test_device()};
   int rows_;
   std::vector<std::int32_t> lengths_;  // [rows] entries so far

@@ -43,8 +43,9 @@ double distance(const std::vector<float>& got, std::size_t line, const std::vect
 /// A head beside its reference, a text a row.
 class checked_head {
  public:
-  checked_head(element_type type, int rows)
-      : head_(make_head(random_, target_, type)),
+  checked_head(element_type type, int rows, std::vector<int> taps)
+      : target_(tapped(std::move(taps))),
+        head_(make_head(random_, target_, type)),
         steps_(head_.model, rows),
         references_(static_cast<std::size_t>(rows), reference::llama_reference(head_.model)),
         own_(static_cast<std::size_t>(rows)),
@@ -66,51 +67,129 @@ class checked_head {
       if (counts[row] == 0) continue;
       CAPTURE(row);
       CHECK(distance(got.logits, row, logits[row]) < tolerance_);
-      CHECK(distance(got.states, row, references_[row].hidden()) < tolerance_);
-      const auto from = got.states.begin() + static_cast<std::ptrdiff_t>(row) * target_.config.hidden_size;
-      own_[row].assign(from, from + target_.config.hidden_size);
+      std::vector<double> states(static_cast<std::size_t>(line_size()), 0.0);  // its own after zeros
+      std::ranges::copy(references_[row].hidden(), states.end() - target_.config.hidden_size);
+      CHECK(distance(got.states, row, states) < tolerance_);
+      const auto from = got.states.begin() + static_cast<std::ptrdiff_t>(row) * line_size();
+      own_[row].assign(from, from + line_size());
+      CHECK(
+          std::all_of(from, from + line_size() - target_.config.hidden_size, [](float x) { return x == 0; }));
     }
   }
 
  private:
   std::vector<float> random_state() {
-    std::vector<float> state(static_cast<std::size_t>(target_.config.hidden_size));
+    std::vector<float> state(static_cast<std::size_t>(line_size()));
     for (float& value : state) value = static_cast<float>(random_.below(401)) / 50.0f - 4.0f;
     return state;
   }
 
+  static llama_weights tapped(std::vector<int> taps) {
+    llama_weights target = make_tiny_weights(7, tiny_config());
+    target.config.taps = std::move(taps);
+    return target;
+  }
+
+  std::ptrdiff_t line_size() const {
+    return std::ptrdiff_t{states_of(target_.config)} * target_.config.hidden_size;
+  }
+
   reference::random_integers random_{test_seed()};
-  llama_weights target_ = make_tiny_weights(7, tiny_config());
+  llama_weights target_;
   draft_head_weights head_;
   draft_steps steps_;
   std::vector<reference::llama_reference> references_;
-  std::vector<std::vector<float>> own_;  // [rows][hidden] what the head made of each row's last entry
+  std::vector<std::vector<float>>
+      own_;  // [rows][states * hidden] what the head made of each row's last entry
   double tolerance_;
 };
 
 }  // namespace
 
 TEST_CASE("a draft head says what its reference says, from a target's states and from its own") {
-  for (const element_type type : {element_type::f32, element_type::bf16}) {
-    CAPTURE(to_string(type));
-    checked_head head(type, 5);
-    head.step({3, 1, 0, 7}, 16, false);
-    head.step({1, 1, 0, 1}, 5, true);
-    head.step({1, 0, 0, 1}, 5, true);
-    head.step({2, 5, 1, 1, 4}, 13, false);
-    head.step({40, 1, 26, 3, 2}, 72, false);  // more than the fused products take
-    head.step({1, 1, 1, 1, 1}, 5, true);
+  for (const element_type type : {element_type::f32, element_type::bf16})
+    for (const std::vector<int>& taps : {std::vector<int>{}, {1, 2}}) {
+      CAPTURE(to_string(type));
+      CAPTURE(taps.size());
+      checked_head head(type, 5, taps);
+      head.step({3, 1, 0, 7}, 16, false);
+      head.step({1, 1, 0, 1}, 5, true);
+      head.step({1, 0, 0, 1}, 5, true);
+      head.step({2, 5, 1, 1, 4}, 13, false);
+      head.step({40, 1, 26, 3, 2}, 72, false);  // more than the fused products take
+      head.step({1, 1, 1, 1, 1}, 5, true);
+    }
+}
+
+TEST_CASE("a target leaves the residuals of its taps, as models of so many layers have them") {
+  llama_weights target = make_tiny_weights(9, tiny_config());
+  target.config.taps = {1, 2};
+  const auto hidden = static_cast<std::size_t>(target.config.hidden_size);
+  draft_steps steps(target, 3);
+  std::vector<std::vector<reference::llama_reference>> cut;  // [layers - 1][row]
+  for (std::size_t layers = 1; layers <= 2; ++layers) {
+    llama_weights shorter = target;
+    shorter.layers.resize(layers);
+    cut.emplace_back(3, reference::llama_reference(shorter));
   }
+  for (const int most : {4, 40}) {  // the fused products, and more tokens than they take
+    std::vector<draft_entry> entries;
+    std::vector<std::vector<double>> states;
+    for (int row = 0; row < 3; ++row)
+      for (int i = 0; i < most - row; ++i) {
+        entries.push_back({.row = row, .token = (17 * i + 5 * row + most) % target.config.vocab_size});
+        for (auto& models : cut) {
+          (void)models[static_cast<std::size_t>(row)].forward(entries.back().token);
+          states.push_back(models[static_cast<std::size_t>(row)].hidden());
+        }
+      }
+    const draft_result got = steps.run(entries, 3, 3 * most);
+    CHECK(got.states.size() == states.size() * hidden);
+    for (std::size_t line = 0; line < states.size(); ++line)
+      CHECK(distance(got.states, line, states[line]) < (test_device().is_host() ? 2e-5 : 0.03));
+  }
+}
+
+TEST_CASE("taps that are no layers, and lines of another size than the model's, are refused") {
+  llama_weights target = make_tiny_weights(9, tiny_config());
+  for (const std::vector<int>& taps : {std::vector<int>{0}, {2, 1}, {1, 1}, {3}}) {
+    target.config.taps = taps;
+    CHECK_THROWS_AS(make_llama(test_device(), target), invalid_argument);
+  }
+  const tiny t;
+  reference::random_integers random(test_seed());
+  target.config.taps = {1, 2};
+  const auto head = make_draft_head(test_device(), make_head(random, target, element_type::f32));
+  step_limits limits = t.limits(1, 2);
+  limits.hidden_size = head->shape().hidden_size;
+  std::vector<step_definition> steps = t.model->steps(step_choice{.verify = true});  // made without taps
+  for (step_definition& step : head->steps())
+    if (!step.sampled) steps.push_back(std::move(step));
+  executor_options options;
+  options.draft = head->shape();
+  step_executor executor(test_device(), limits, t.model->layout(), std::move(steps), std::move(options));
+  CHECK_THROWS_WITH_AS(executor.capture(),
+                       doctest::Contains("leaves states of 128 numbers a token, the executor's are of 256"),
+                       capture_error);
 }
 
 TEST_CASE("lossless: a loop with a draft head of fewer tokens, under poison") {
   const tiny t;
   reference::random_integers random(test_seed());
-  const draft_head_weights weights = make_head(random, t.weights, element_type::f32);
+  std::vector<int> taps;
+  SUBCASE("fed the last layer's state") {}
+  SUBCASE("fed two layers' states") {
+    taps = {1, 2};
+  }
+  llama_weights target = t.weights;
+  target.config.taps = taps;
+  const draft_head_weights weights = make_head(random, target, element_type::f32);
+  CHECK(weights.taps == taps);
   const auto head = make_draft_head(test_device(), weights);
+  const auto model = make_llama(test_device(), target);
   step_limits limits = t.limits(4, 4);
-  limits.hidden_size = t.weights.config.hidden_size;
-  std::vector<step_definition> steps = t.model->steps(step_choice{.verify = true});
+  limits.hidden_size = head->shape().hidden_size;
+  std::vector<step_definition> steps = model->steps(step_choice{.verify = true});
   for (step_definition& step : head->steps())
     if (!step.sampled) steps.push_back(std::move(step));
   executor_options options;

@@ -181,7 +181,38 @@ tokens text_alone(watched& by, const tokens& prompt, int count) {
   return talk.generated;
 }
 
+/// `got` must be `want`, which `by` makes of `prompt` alone, up to a near-tie.
+void check_text(const tokens& got, const tokens& want, watched& by, const tokens& prompt) {
+  if (test_device().is_host()) {
+    CHECK(got == want);
+    return;
+  }
+  // a product of more tokens takes another path there, which rounds differently: texts may part at a tie
+  REQUIRE(got.size() == want.size());
+  const auto [here, there] = std::ranges::mismatch(want, got);
+  if (here == want.end()) return;
+  const auto parted = here - want.begin();
+  text_alone(by, prompt, static_cast<int>(parted) + 1);
+  check_choice(*there, by.logits(), prompt.size() + static_cast<std::size_t>(parted));
+}
+
 }  // namespace
+
+TEST_CASE("model: a prompt taken in chunks gives the text that it gives token by token") {
+  const char* const path = model_path();
+  if (!path) return;
+  const subject s(path);
+  watched chunks(s, {step_kind::decode, step_kind::extend}, 1), single(s, {step_kind::decode}, 1);
+  chunks.executor.capture();
+  single.executor.capture();
+  for (std::size_t i = 0; i < question_count(); ++i) {
+    CAPTURE(questions[i]);
+    REQUIRE(s.prompts[i].size() > 1);
+    const tokens want = decode(single, llama::step_mode::replay, s.prompts[i], text_length());
+    check_text(text_alone(chunks, s.prompts[i], text_length()), want, chunks, s.prompts[i]);
+  }
+  CHECK_FALSE(chunks.executor.fault());
+}
 
 TEST_CASE(
     "model: replay = eager = a straightforward pass, token for token and within rounding of the logits") {
@@ -253,17 +284,7 @@ TEST_CASE("model: prompts that join and leave a batch get the text that they get
     const llama::conversation& talk = talks[i];
     CHECK(talk.stopped == llama::stop_reason::token_budget);
     const tokens want = text_alone(alone, talk.prompt, talk.max_tokens);
-    if (test_device().is_host()) {
-      CHECK(talk.generated == want);
-      continue;
-    }
-    // a product of more tokens takes another path there, which rounds differently: texts may part at a tie
-    REQUIRE(talk.generated.size() == want.size());
-    const auto [here, there] = std::ranges::mismatch(want, talk.generated);
-    if (here == want.end()) continue;
-    const auto parted = here - want.begin();
-    text_alone(alone, talk.prompt, static_cast<int>(parted) + 1);
-    check_choice(*there, alone.logits(), talk.prompt.size() + static_cast<std::size_t>(parted));
+    check_text(talk.generated, want, alone, talk.prompt);
   }
   CHECK_FALSE(together.executor.fault());
 }

@@ -83,20 +83,22 @@ TEST_CASE("trained head: hidden states and drafts are those of the script that t
   const draft_head_weights head = load_draft_head(draft_path(), target);
   const nlohmann::json known = nlohmann::json::parse(beside("draft_head_case.json"));
   const auto tokens = known.at("tokens").get<std::vector<std::int32_t>>();
-  const int hidden = target.config.hidden_size;
-  const std::vector<std::vector<float>> states = case_states(static_cast<int>(tokens.size()) - 1, hidden);
+  const int hidden = target.config.hidden_size, before = (head.model.fusion->states - 1) * hidden;
+  const std::vector<std::vector<float>> states =
+      case_states(static_cast<int>(tokens.size()) - 1, before + hidden);
   draft_steps steps(head.model, 1);
   std::vector<draft_entry> entries;
   for (std::size_t i = 0; i < states.size(); ++i)
     entries.push_back({.row = 0, .token = tokens[i + 1], .state = states[i]});
   // the script rounds the embedding to bfloat16, a GPU everything
-  const double tolerance = test_device().is_host() ? 5e-3 : 0.05;
+  const double tolerance = test_device().is_host() ? 1e-2 : 0.05;
   for (const nlohmann::json& want : known.at("entries")) {
     const draft_result got = steps.run(entries, 1, 8);
     const auto values = want.at("hidden").get<std::vector<float>>();
     const double scale = want.at("hidden_norm").get<double>() / std::sqrt(hidden);
     for (std::size_t i = 0; i < values.size(); ++i)
-      CHECK(std::abs(got.states[i] - values[i]) < tolerance * (scale + std::abs(values[i])));
+      CHECK(std::abs(got.states[static_cast<std::size_t>(before) + i] - values[i]) <
+            tolerance * (scale + std::abs(values[i])));
     const auto best = std::ranges::max_element(got.logits);
     CHECK(head.target_ids[static_cast<std::size_t>(best - got.logits.begin())] ==
           want.at("draft").get<int>());
@@ -110,9 +112,11 @@ TEST_CASE("trained head: tokens a round on questions that it was not trained on"
   const gguf_file file{std::filesystem::path(std::getenv("STEPGRAPH_MODEL"))};
   const tokenizer words(file);
   const chat_template chat(file, words);
-  const llama_weights weights = load_llama_weights(file);
+  llama_weights weights = load_llama_weights(file);
+  const draft_head_weights head_weights = load_draft_head(draft_path(), weights);
+  weights.config.taps = head_weights.taps;
   const auto model = make_llama(test_device(), weights);
-  const auto head = make_draft_head(test_device(), load_draft_head(draft_path(), weights));
+  const auto head = make_draft_head(test_device(), head_weights);
   // on the host all questions take minutes
   const bool all = !test_small() && (!test_device().is_host() || std::getenv("STEPGRAPH_TEST_LONG"));
   const int drafts = 4, rows = 8, most = all ? 20 : test_small() ? 2 : 4;
@@ -122,7 +126,7 @@ TEST_CASE("trained head: tokens a round on questions that it was not trained on"
                            .max_requests = rows,
                            .max_context = 256,
                            .vocab_size = weights.config.vocab_size,
-                           .hidden_size = weights.config.hidden_size};
+                           .hidden_size = head->shape().hidden_size};
   std::vector<step_definition> steps = model->steps(step_choice{.verify = true});
   for (step_definition& step : head->steps())
     if (!step.sampled) steps.push_back(std::move(step));
@@ -139,7 +143,7 @@ TEST_CASE("trained head: tokens a round on questions that it was not trained on"
     double least;  // tokens a round
   };
   for (const question_set& set :
-       {question_set{"held_out.txt", 1.8}, question_set{"held_out_invented.txt", 2.4}}) {
+       {question_set{"held_out.txt", 2.4}, question_set{"held_out_invented.txt", 2.7}}) {
     CAPTURE(set.file);
     std::vector<std::vector<std::int32_t>> texts[2], prompts;
     std::ifstream questions = beside(set.file);

@@ -59,6 +59,15 @@ TEST_CASE("decode metadata clamps and reports what cannot be") {
   }
 }
 
+TEST_CASE("decode metadata puts skip where a table's entry is negative or past the pool") {
+  for (int i = 0; i < test_rounds(20); ++i)
+    compare(reference::random_batch(test_seed() + 600 + i, {.page_granular = i % 2 == 0, .bad_slot = true}));
+  // columns by 16 bytes, past one round of loads
+  for (const std::int64_t width : {3, 64, 1023, 20000})
+    compare(reference::random_batch(test_seed() + 650 + width,
+                                    {.rows = 9, .page_size = 1, .max_context = width, .bad_slot = true}));
+}
+
 TEST_CASE("widths around the tile and past it, page size 1") {
   for (const std::int64_t width : {1, 63, 64, 65, 1000, 4095, 4096, 4097, 20000, 131072})
     compare(reference::random_batch(test_seed() + width, {.rows = 5, .page_size = 1, .max_context = width}),

@@ -124,6 +124,12 @@ TEST_CASE("DSA metadata clamps and reports what cannot be") {
             {.line_per_token = i % 2 == 0, .exact_faults = i % 4 != 0});
 }
 
+TEST_CASE("DSA metadata puts skip where a table's entry is negative or past the pool") {
+  for (int i = 0; i < test_rounds(20); ++i)
+    compare(reference::random_batch(test_seed() + 350 + i, {.page_size = 1 << i % 7, .bad_slot = true}),
+            {.line_per_token = i % 2 == 0, .token_table = i % 3 != 0, .exact_faults = false});
+}
+
 TEST_CASE("DSA metadata of more rows and tokens than a block has threads") {
   compare(reference::random_batch(test_seed() + 400,
                                   {.rows = 300, .max_tokens = 3, .page_size = 2, .max_context = 60}),

@@ -28,6 +28,7 @@ struct ragged_shape {
   int head_size = 64;
   int page_shift = 4;
   int longest = 100;  // cached tokens that the page table has room for
+  double scale = 1;   // over 1 / sqrt(head_size)
   float logit_cap = 0;
   int window = 0;
   bool sink = false;
@@ -114,7 +115,7 @@ class ragged_batch {
             .kv_heads = s.kv_heads,
             .head_size = s.head_size,
             .page_shift = s.page_shift,
-            .scale = 1.0f / std::sqrt(static_cast<float>(s.head_size)),
+            .scale = static_cast<float>(s.scale / std::sqrt(static_cast<double>(s.head_size))),
             .logit_cap = s.logit_cap,
             .window = s.window,
             .sink = s.sink ? device_sink_.data() : nullptr,
@@ -314,7 +315,7 @@ class ragged_batch {
         .visible = {},
         .key = [&](std::int64_t p, int d) { return to_float(keys_[element(row, p, kv_head, d)]); },
         .value = [&](std::int64_t p, int d) { return to_float(values_[element(row, p, kv_head, d)]); },
-        .scale = 1.0 / std::sqrt(static_cast<double>(s.head_size)),
+        .scale = s.scale / std::sqrt(static_cast<double>(s.head_size)),
         .logit_cap = s.logit_cap,
         .window = s.tree ? 0 : s.window,
         .has_sink = s.sink,

@@ -106,6 +106,15 @@ TEST_CASE("tree masks: a token sees what was cached before, and its ancestors") 
   compare_all({.window = 5, .tree = true}, {{20, 200}, {20, 20}, {64, 67}}, 60);
 }
 
+TEST_CASE("ragged: scales of either sign, and none") {
+  for (const double scale : {-1.0, 0.0, 2.5}) {
+    CAPTURE(scale);
+    compare_all({.scale = scale}, {{1, 100}, {4, 300}, {2, 3}});
+    compare_all({.rows = 1, .tokens = 1, .scale = scale, .logit_cap = 4.0f}, {{1, 700}});
+    if (!test_small()) compare_all({.scale = scale}, {{70, 200}, {1, 500}});
+  }
+}
+
 TEST_CASE("ragged: logit cap, sliding window and attention sink") {
   compare_all({.logit_cap = 3.0f}, {{1, 100}, {4, 1000}, {2, 3}});
   compare_all({.window = 1}, {{1, 100}, {4, 1000}, {2, 3}});

@@ -17,7 +17,7 @@ template <class T>
 constexpr double tolerance_of = std::is_same_v<T, f16> ? 2e-3 : 1e-2;
 
 bool has_warpgroups() {
-  return !test_device().is_host() && detail::has_warpgroup_products(test_device());
+  return !test_device().is_host() && detail::split_device::of(test_device()).warpgroups;
 }
 
 /// A batch whose launches are planned with given options.
@@ -28,7 +28,7 @@ struct planned_batch {
       : options(planned),
         batch(at, shape, seed),
         workspace(at,
-                  detail::plan_split(at.where().multiprocessors(), true, batch.bare_params(), options)
+                  detail::plan_split(detail::split_device::of(at.where()), batch.bare_params(), options)
                       .workspace_bytes,
                   std::uint8_t{0}) {}
 
@@ -44,9 +44,9 @@ struct planned_batch {
   device_vector<std::uint8_t> workspace;
 };
 
-/// One and two multiplying warpgroups, and blocks of eight warps.
-const detail::split_options all_options[] = {
-    {.consumers = 1}, {.consumers = 2}, {.min_tiles = 2, .warps = 8, .consumers = 0}};
+/// The warpgroup kernel, and blocks of eight warps.
+const detail::split_options all_options[] = {{.warpgroups = 1},
+                                             {.min_tiles = 2, .warps = 8, .warpgroups = 0}};
 
 template <class T>
 void compare(const ragged_shape& s, const std::vector<ragged_row>& rows, const detail::split_options& options,
@@ -72,8 +72,8 @@ void compare_all(ragged_shape s, const std::vector<ragged_row>& rows, int most =
   for (const detail::split_options& options : all_options)
     for (const int head_size : {64, 128}) {
       // long rows take the oracle long
-      if (s.longest > 2000 && options.consumers != 2) continue;
-      CAPTURE(options.consumers);
+      if (s.longest > 2000 && options.warpgroups != 1) continue;
+      CAPTURE(options.warpgroups);
       CAPTURE(head_size);
       s.head_size = head_size;
       compare<f16>(s, rows, options, most);
@@ -98,6 +98,29 @@ TEST_CASE(
   compare_all({}, {});
   compare_all({}, {{0, 50}, {0, 0}});
   compare_all({}, {{2, 0}, {1, 70}, {0, 20}, {3, 1}});
+}
+
+TEST_CASE("warpgroup attention: parts of a row meet inside clusters, and across them") {
+  if (!has_warpgroups()) return;
+  CAPTURE(test_seed());
+  const std::vector<ragged_row> even(8, {1, 1024});
+  const std::vector<ragged_row> uneven{{1, 1}, {1, 2000}, {1, 0}, {0, 30}, {1, 700}, {1, 63}, {1, 1999}};
+  for (const int min_tiles : {2, 4, 20})
+    for (const int heads : {8, 32}) {
+      CAPTURE(min_tiles);
+      CAPTURE(heads);
+      const detail::split_options options{.min_tiles = min_tiles, .warps = 8};
+      for (const int head_size : {64, 128}) {
+        const ragged_shape s{
+            .rows = 9, .tokens = 9, .heads = heads, .kv_heads = 2, .head_size = head_size, .longest = 2000};
+        compare<bf16>(s, even, options, 20);
+        compare<f16>(s, uneven, options, 20);
+      }
+      if (test_small()) continue;
+      const ragged_shape one{
+          .rows = 1, .tokens = 1, .heads = heads, .kv_heads = 2, .head_size = 128, .longest = 30000};
+      compare<bf16>(one, {{1, 30000}}, options, 4);
+    }
 }
 
 TEST_CASE("warpgroup attention: chunks, alone and with decoding rows, with and without a prefix") {

@@ -50,8 +50,14 @@ std::vector<float> llama_reference::forward(int token) {
 
 std::vector<float> llama_reference::forward(int token, std::span<const float> state) {
   std::vector<double> pair = normalize(embed(token), embedding_norm_);
-  const std::vector<double> second = normalize(std::vector<double>(state.begin(), state.end()), state_norm_);
-  pair.insert(pair.end(), second.begin(), second.end());
+  for (std::size_t at = 0, width = pair.size(); at < state.size(); at += width) {
+    const std::span<const float> one = state.subspan(at, width);
+    const auto gain = state_norm_.begin() + static_cast<std::ptrdiff_t>(at);
+    const std::vector<double> next =
+        normalize(std::vector<double>(one.begin(), one.end()),
+                  std::vector<float>(gain, gain + static_cast<std::ptrdiff_t>(width)));
+    pair.insert(pair.end(), next.begin(), next.end());
+  }
   return run(multiply(fusion_, pair));
 }
 

@@ -18,7 +18,7 @@ class llama_reference {
   /// Feeds `token` at the next position; logits [vocab].
   std::vector<float> forward(int token);
 
-  /// The same of a draft head, which is fed `state` [hidden] beside the token; logits [its own vocab].
+  /// The same of a draft head, which is fed `state` [states, hidden] beside the token; logits [its own vocab].
   std::vector<float> forward(int token, std::span<const float> state);
 
   /// The state after the last layer, before the norm of the output, of the token fed last; [hidden].
