@@ -17,24 +17,36 @@ void gather(stream_ref at, const get_k_and_s_params& p) {
   launch_gather<gather_shape<threads, in_flight, blocks, again>>(at, get_k_and_s_op{p});
 }
 
-template <reuse again>
-using combine = combine_top_k_and_window_op_of<again>;
-
-template <reuse again, int threads, int blocks>
+template <int quads, int threads, int blocks>
 void combined(stream_ref at, const combine_top_k_and_window_params& p) {
-  launch_lines_shaped<combine<again>, threads, blocks>(at, combine<again>::with(p));
+  using op = combine_top_k_and_window_op_of<true, quads>;
+  launch_lines_shaped<op, threads, blocks>(at, op::with(p));
 }
 
-template <int least_part, int at_once, int threads, int blocks>
+template <int megabytes>
+void combined_kept(stream_ref at, const combine_top_k_and_window_params& p) {
+  auto kept = p;
+  kept.kept = static_cast<std::int32_t>((std::int64_t{megabytes} << 20) / (4 * p.padded_width()));
+  combine_top_k_and_window(at, kept);
+}
+template <int megabytes>
+void gather_kept(stream_ref at, const get_k_and_s_params& p) {
+  auto kept = p;
+  kept.kept = (std::int64_t{megabytes} << 20) / index_k_cache::key_bytes;
+  get_k_and_s(at, kept);
+}
+
+template <bool shared_lines, int threads, int blocks>
 void top_k(stream_ref at, const top_k_to_slots_params& p) {
-  using op = top_k_to_slots_op_of<at_once>;
-  launch_lines_shaped<op, threads, blocks>(at, op::with_parts(p, least_part));
+  if (shared_lines != (p.row_of != nullptr)) return top_k_to_slots(at, p);
+  launch_lines_shaped<top_k_to_slots_op_of<shared_lines>, threads, blocks>(
+      at, top_k_to_slots_op_of<shared_lines>{p});
 }
 
 /// What the launch and its chain of loads cost without the table: slots are the indices.
-struct no_table_op : top_k_to_slots_op_of<2560> {
+struct no_table_op : top_k_to_slots_op_of<false> {
   template <class Team>
-  STEPGRAPH_HD void line(Team& team, const state&, int token, int) const {
+  STEPGRAPH_HD void line(Team& team, const state&, int token, const place&) const {
     const std::int32_t* const indices =
         static_cast<const std::int32_t*>(p.indices.data) + token * p.index_stride;
     std::int32_t index[5];
@@ -48,7 +60,7 @@ struct no_table_op : top_k_to_slots_op_of<2560> {
   }
 };
 void no_table(stream_ref at, const top_k_to_slots_params& p) {
-  launch_lines_shaped<no_table_op, 512, 3>(at, no_table_op{{p, 0}});
+  launch_lines_shaped<no_table_op, 512, 3>(at, no_table_op{{p}});
 }
 
 }  // namespace
@@ -66,29 +78,36 @@ const std::vector<kernel_variant<get_k_and_s_params>>& gather_variants() {
       {"256 threads, 8 pieces, 2 blocks, neither kept", gather<256, 8, 2, reuse::neither>},
       {"256 threads, 4 pieces, 4 blocks, neither kept", gather<256, 4, 4, reuse::neither>},
       {"128 threads, 4 pieces, 8 blocks, loads not kept", gather<128, 4, 8, reuse::stored>},
+      // last: what stays is there for whoever comes next
+      {"the first 8 MB stay", gather_kept<8>},
+      {"the first 16 MB stay", gather_kept<16>},
+      {"the first 24 MB stay", gather_kept<24>},
   };
   return all;
 }
 
 const std::vector<kernel_variant<top_k_to_slots_params>>& top_k_variants() {
   static const std::vector<kernel_variant<top_k_to_slots_params>> all = {
-      {"one part, 512 threads, 3 blocks", top_k<1 << 30, 2560, 512, 3>},
-      {"one part, 1024 threads, 2 blocks", top_k<1 << 30, 3072, 1024, 2>},
-      {"parts of 1024, 512 threads, 4 blocks", top_k<1024, 2048, 512, 4>},
-      {"parts of 1024, 256 threads, 8 blocks", top_k<1024, 2048, 256, 8>},
-      {"parts of 512, 256 threads, 8 blocks", top_k<512, 1024, 256, 8>},
-      {"parts of 512, 512 threads, 4 blocks", top_k<512, 1024, 512, 4>},
+      {"single entries, 512 threads", top_k<false, 512, 3>},
+      {"single entries, 256 threads", top_k<false, 256, 6>},
+      {"lines held where short, 512 threads", top_k<true, 512, 3>},
+      {"lines held where short, 256 threads", top_k<true, 256, 6>},
+      {"lines held where short, 1024 threads", top_k<true, 1024, 2>},
   };
   return all;
 }
 
 const std::vector<kernel_variant<combine_top_k_and_window_params>>& combine_variants() {
   static const std::vector<kernel_variant<combine_top_k_and_window_params>> all = {
-      {"128 threads, 8 blocks", combined<reuse::both, 128, 8>},
-      {"64 threads, 32 blocks", combined<reuse::both, 64, 32>},
-      {"256 threads, 8 blocks", combined<reuse::both, 256, 8>},
-      {"128 threads, 32 blocks, neither kept", combined<reuse::neither, 128, 32>},
-      {"128 threads, 64 blocks, neither kept", combined<reuse::neither, 128, 64>},
+      {"128 threads, 8 blocks", combined<5, 128, 8>},
+      {"64 threads, 32 blocks", combined<5, 64, 32>},
+      {"256 threads, 8 blocks", combined<5, 256, 8>},
+      {"128 threads, 16 blocks, three accesses", combined<3, 128, 16>},
+      {"128 threads, 32 blocks", combined<5, 128, 32>},
+      // last: what stays is there for whoever comes next
+      {"the first 8 MB stay", combined_kept<8>},
+      {"the first 16 MB stay", combined_kept<16>},
+      {"the first 24 MB stay", combined_kept<24>},
   };
   return all;
 }

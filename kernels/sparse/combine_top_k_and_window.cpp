@@ -33,7 +33,12 @@ void combine_top_k_and_window(stream_ref at, const combine_top_k_and_window_para
   STEPGRAPH_EXPECTS(p.indices, op, ": indices is null");
   STEPGRAPH_EXPECTS(p.indices.skip == -1, op, ": indices.skip must be -1, got ", p.indices.skip);
   detail::check_table(op, "indices", p.indices, p.tokens, p.padded_width());
-  launch_lines(at, combine_top_k_and_window_op::with(p));
+  const bool wide = (p.topk & 3) == 0 && (p.topk == 0 || aligned16(p.topk_indices.data)) &&
+                    (p.topk_stride & 3) == 0 && aligned16(p.indices.data) && (p.indices.stride & 3) == 0;
+  if (wide)
+    launch_lines(at, combine_top_k_and_window_op::with(p));
+  else
+    launch_lines(at, narrow_combine_top_k_and_window_op::with(p));
 }
 
 }  // namespace stepgraph

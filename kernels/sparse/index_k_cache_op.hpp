@@ -35,17 +35,18 @@ STEPGRAPH_HD bool moves_wide(const index_k_cache& cache) {
 struct set_k_and_s_op {
   static constexpr const char* name = "set_k_and_s";
   static constexpr op_id id = op_id::set_k_and_s;
-  static constexpr bool warp_a_line = true;
+  static constexpr bool warp_a_line = true, has_vectors = false;
+  static constexpr int threads = 128, blocks_a_multiprocessor = 32, least_blocks = 8;
   static constexpr int tokens_a_line = 4;
   struct state {
     int live;  // lines
     int tokens;
   };
+  struct place {};
   set_k_and_s_params p;
 
   STEPGRAPH_HD static int lines_of(int tokens) { return (tokens + tokens_a_line - 1) / tokens_a_line; }
   STEPGRAPH_HD int lines() const { return lines_of(p.tokens); }
-  STEPGRAPH_HD static int parts_shift() { return 0; }
   STEPGRAPH_HD static int columns() { return tokens_a_line * index_k_cache::key_bytes / 4; }
   template <class Team>
   STEPGRAPH_HD state begin(Team&) const {
@@ -53,12 +54,15 @@ struct set_k_and_s_op {
     return {lines_of(tokens), tokens};
   }
   template <class Team>
-  STEPGRAPH_HD void vectors(Team&) const {}
-  template <class Team>
   STEPGRAPH_HD void dead(Team&, int) const {}
 
   template <class Team>
-  STEPGRAPH_HD void line(Team& team, const state& known, int index, int) const {
+  STEPGRAPH_HD static place place_of(Team&, int) {
+    return {};
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void line(Team& team, const state& known, int index, const place&) const {
     const int first = index * tokens_a_line;
     const int count = known.tokens - first < tokens_a_line ? known.tokens - first : tokens_a_line;
     if (moves_wide(p.cache) && aligned16(p.keys) && (p.key_stride & 15) == 0)
@@ -232,12 +236,17 @@ struct get_k_and_s_op {
         scale[k] = *reinterpret_cast<const std::uint32_t*>(p.cache.data +
                                                            p.cache.scale_at(page[at], in_page(of[at].token)));
     }
+    const bool stays = begin < p.kept;
     STEPGRAPH_UNROLL
     for (int k = 0; k < in_flight; ++k) {
       const int piece = team.rank() + k * step;
-      if (p.keys && piece / key_piece::a_key <= most)
-        key_piece::store<true, again>(
-            p.keys + std::int64_t{begin} * index_k_cache::key_bytes + piece * key_piece::bytes, key[k]);
+      if (!p.keys || piece / key_piece::a_key > most) continue;
+      std::uint8_t* const to =
+          p.keys + std::int64_t{begin} * index_k_cache::key_bytes + piece * key_piece::bytes;
+      if (stays)
+        store_quad_kept(to, key[k]);
+      else
+        key_piece::store<true, again>(to, key[k]);
     }
     STEPGRAPH_UNROLL
     for (int k = 0; k < scales; ++k) {

@@ -16,17 +16,22 @@
 ///   struct my_op {
 ///     static constexpr const char* name = "my_op";
 ///     static constexpr bool warp_a_line = true;  // else a block
+///     static constexpr int threads = 128;        // of a block
+///     static constexpr int least_blocks = 8;     // a multiprocessor must hold, of that many threads
+///     static constexpr int blocks_a_multiprocessor = 16;  // of a grid, at most
+///     static constexpr int room = 0;             // entries of a table's line that a block can hold
+///     static constexpr bool has_vectors = true;
 ///     int lines() const;    // captured
-///     int parts_shift() const;  // log2 of the parts of a line, each for a team of its own
 ///     int columns() const;  // about, of a line: what makes other threads worth waking on the host
 ///     template <class Team> state begin(Team&) const;  // once a team; `state.live` lines are live
-///     template <class Team> void line(Team&, const state&, int index, int part) const;  // of a live line
+///     template <class Team> place place_of(Team&, int index) const;  // what does not hang on its being live
+///     template <class Team> void line(Team&, const state&, int index, const place&) const;  // a live line
 ///     template <class Team> void dead(Team&, int index) const;                // a dead one's fixed-size part
-///     template <class Team> void vectors(Team&) const;                        // by one team
+///     template <class Team> void vectors(Team&) const;                        // by one team, if has_vectors
 ///   };
 ///
-/// Teams here have `rank()`, `size()`, `sum(value)` and `maximum(value)`; all threads of a team take the same
-/// way to the last two.
+/// Teams here have `rank()`, `size()`, `sum(value)`, `maximum(value)` and `hold(...)`; all threads of a team
+/// take the same way to the last three.
 namespace stepgraph {
 
 /// A team of one: the host's.
@@ -36,18 +41,20 @@ class lone_team {
   static constexpr int size() { return 1; }
   static std::int32_t sum(std::int32_t value) { return value; }
   static std::int32_t maximum(std::int32_t value) { return value; }
+  static bool hold(const std::int32_t*, std::int64_t, std::int64_t) { return false; }
+  static std::int32_t held(std::int32_t) { return 0; }
 };
 
 template <class Op>
 void run_lines_host(const Op& op) {
   lone_team team;
-  op.vectors(team);
+  if constexpr (Op::has_vectors) op.vectors(team);
   const auto state = op.begin(team);
   const auto do_lines = [&op, &state](std::int64_t first, std::int64_t last) {
     lone_team mine;
     for (auto index = static_cast<int>(first); index < last; ++index)
       if (index < state.live)
-        for (int part = 0; part < 1 << op.parts_shift(); ++part) op.line(mine, state, index, part);
+        op.line(mine, state, index, op.place_of(mine, index));
       else
         op.dead(mine, index);
   };

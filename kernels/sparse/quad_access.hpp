@@ -5,7 +5,7 @@
 /// Accesses of 16 bytes, and whether the L2 cache is to keep what they move.
 namespace stepgraph {
 
-/// What is expected to be wanted again soon, by whoever comes next.
+/// What is expected to be wanted again soon, by whoever comes next; the rest is the first to leave the cache.
 enum class reuse { both, loaded, stored, neither };
 
 template <reuse again = reuse::both>
@@ -19,6 +19,13 @@ STEPGRAPH_HD quad load_quad(const void* from) {
   return *static_cast<const quad*>(from);
 }
 
+/// Four times -1 where it is not `there`.
+STEPGRAPH_HD quad load_quad_if(bool there, const void* from) {
+  quad value{{-1, -1, -1, -1}};
+  if (there) value = *static_cast<const quad*>(from);
+  return value;
+}
+
 template <reuse again = reuse::both>
 STEPGRAPH_HD void store_quad(void* to, const quad& value) {
 #if defined(__CUDA_ARCH__)
@@ -28,10 +35,48 @@ STEPGRAPH_HD void store_quad(void* to, const quad& value) {
   *static_cast<quad*>(to) = value;
 }
 
+/// `pointer` into global memory, computed here, not later and not again wherever it is used.
+template <class T>
+STEPGRAPH_HD T* settled(T* pointer) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+l"(pointer));
+  __builtin_assume(__isGlobal(pointer));
+#endif
+  return pointer;
+}
+
+/// The same of a number.
+STEPGRAPH_HD std::int32_t settled(std::int32_t number) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(number));
+#endif
+  return number;
+}
+
+/// Stores what is to be the last to leave the cache.
+STEPGRAPH_HD void store_quad_kept(void* to, const quad& value) {
+#if defined(__CUDA_ARCH__)
+  asm volatile(
+      "{\n.reg .b64 last;\ncreatepolicy.fractional.L2::evict_last.b64 last, 1.0;\n"
+      "st.global.L2::cache_hint.v4.s32 [%0], {%1, %2, %3, %4}, last;\n}" ::"l"(to),
+      "r"(value.v[0]), "r"(value.v[1]), "r"(value.v[2]), "r"(value.v[3])
+      : "memory");
+#else
+  *static_cast<quad*>(to) = value;
+#endif
+}
+
 #if defined(__CUDA_ARCH__)
 #define STEPGRAPH_NO_UNROLL _Pragma("unroll 1")
 #else
 #define STEPGRAPH_NO_UNROLL
+#endif
+
+// code that is rarely run, kept from among what always is: a jump over it waits for instructions
+#if defined(__CUDACC__)
+#define STEPGRAPH_COLD __host__ __device__ __noinline__
+#else
+#define STEPGRAPH_COLD [[gnu::noinline]]
 #endif
 
 /// What `fill_columns` does to one line, off the hot path: a few instructions, so that they push nothing else

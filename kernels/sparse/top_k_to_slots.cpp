@@ -4,9 +4,20 @@
 #include "kernels/sparse/top_k_to_slots_op.hpp"
 
 namespace stepgraph {
+namespace {
+
+template <top_k_form form>
+void launch_form(stream_ref at, const top_k_to_slots_params& p) {
+  if (p.row_of)
+    launch_lines(at, top_k_to_slots_op_of<true, form>{p});
+  else
+    launch_lines(at, top_k_to_slots_op_of<false, form>{p});
+}
+
+}  // namespace
 
 void top_k_to_slots(stream_ref at, const top_k_to_slots_params& p) {
-  constexpr const char* op = top_k_to_slots_op::name;
+  constexpr const char* op = top_k_to_slots_op_of<true>::name;
   STEPGRAPH_EXPECTS(p.live_tokens, op, ": live_tokens is null");
   STEPGRAPH_EXPECTS(p.tokens > 0, op, ": tokens must be positive, got ", p.tokens);
   STEPGRAPH_EXPECTS(p.topk > 0, op, ": topk must be positive, got ", p.topk);
@@ -27,7 +38,14 @@ void top_k_to_slots(stream_ref at, const top_k_to_slots_params& p) {
   STEPGRAPH_EXPECTS(p.slots, op, ": slots is null");
   STEPGRAPH_EXPECTS(p.slots.skip == -1, op, ": slots.skip must be -1, got ", p.slots.skip);
   detail::check_table(op, "slots", p.slots, p.tokens, p.topk);
-  launch_lines(at, top_k_to_slots_op::with_parts(p, 2048));
+  const auto lie = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) & 15; };
+  const bool wide = lie(p.indices.data) == lie(p.slots.data) && ((p.index_stride - p.slots.stride) & 3) == 0;
+  if (!wide)
+    launch_form<top_k_form::narrow>(at, p);
+  else if (p.count || p.last_plus_one || p.slots.tail.mode != tail_mode::none)
+    launch_form<top_k_form::wide>(at, p);
+  else
+    launch_form<top_k_form::plain>(at, p);
 }
 
 }  // namespace stepgraph

@@ -294,6 +294,8 @@ TEST_CASE("sparse: wrap-32, top-k and combined lines whose offset passes 2^31 en
     CHECK(out.get(2 * stride, 140) == want);
 
     // the same far lines as top-k indices of a combine, and as its output
+    table.set(0, counting(0, 120));
+    table.set(stride, counting(0, 120));
     out.set(2 * stride, poison);
     const device_vector<std::int32_t> one(at, {1}), start(at, {0, 3}), len(at, {4000}), zero(at, {0}),
         length(at, 3, 0);
@@ -318,7 +320,7 @@ TEST_CASE("sparse: wrap-32, top-k and combined lines whose offset passes 2^31 en
   }
 }
 
-TEST_CASE("sparse: one kernel an op serves every width, batch, top-k and stride") {
+TEST_CASE("sparse: an op's kernels, one a layout, serve every width, batch, top-k and stride") {
   const stream at(test_device());
   for (const std::int64_t rows : {1, 4, 40})
     for (const std::int64_t width : {128, 4096}) {
@@ -328,9 +330,16 @@ TEST_CASE("sparse: one kernel an op serves every width, batch, top-k and stride"
       step.enqueue(at, out);
       at.synchronize();
     }
-  for (const char* op :
-       {"set_k_and_s", "get_k_and_s", "top_k_to_slots", "combine_top_k_and_window", "window_token_ids"}) {
+  // whether accesses of 16 bytes fit, and for top-k indices whether tokens may share lines and what else is
+  // written, and whether lines are to stay cached, says which kernel; no length does
+  const std::pair<const char*, int> layouts[] = {{"set_k_and_s", 1},
+                                                 {"get_k_and_s", 2},
+                                                 {"top_k_to_slots", 6},
+                                                 {"combine_top_k_and_window", 2},
+                                                 {"window_token_ids", 1}};
+  for (const auto& [op, most] : layouts) {
     CAPTURE(op);
-    CHECK(kernels_launched(op) == 1);
+    CHECK(kernels_launched(op) >= 1);
+    CHECK(kernels_launched(op) <= most);
   }
 }

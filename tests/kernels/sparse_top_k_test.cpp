@@ -144,6 +144,16 @@ TEST_CASE("sparse: top-k to slots of more tokens than a grid has blocks") {
   compare(test_seed() + 200, {.topk = 5, .counts = std::vector<std::int64_t>(40, test_small() ? 2 : 64)});
 }
 
+TEST_CASE("sparse: top-k to slots of lines that a block can hold, and of longer ones") {
+  int i = 0;
+  for (const std::int64_t width : {4, 8189, 8192, 8193, 20000})
+    for (const std::int64_t topk : {5, 2048, 5000}) {
+      compare(test_seed() + 500 + i,
+              {.topk = topk, .counts = {2, 3, 1}, .width = width, .bad_index = i % 2 == 0});
+      ++i;
+    }
+}
+
 TEST_CASE("sparse: top-k to slots makes an index past its table -1 and reports the token") {
   for (int i = 0; i < test_rounds(24); ++i)
     compare(test_seed() + 300 + i, {.topk = i % 2 ? 64 : 600,
