@@ -60,7 +60,7 @@ class typed_pass final : public forward_pass {
       layer(step, s, l, fused);
       if (step.hidden) keep_taps(step, s, l);
     }
-    if (step.hidden_out && !fused) keep_hidden(step, s);
+    if (step.hidden_out && !(fused && one_state())) keep_hidden(step, s);
     head(step, s, fused);
   }
 
@@ -138,6 +138,9 @@ class typed_pass final : public forward_pass {
     matmul(step, weights_.fusion.weight, s.pair, s.hidden, hidden, (1 + states) * hidden, tokens, false);
   }
 
+  /// What a draft hands to its next step is its residual alone; else other states' places come before it.
+  bool one_state() const { return !weights_.fusion.weight || weights_.fusion.states == 1; }
+
   void layer(const step_context& step, const scratch& s, int l, bool fused) const {
     if constexpr (std::is_same_v<T, bf16>)
       if (fused) return fused_layer(step, s, l);
@@ -193,20 +196,21 @@ class typed_pass final : public forward_pass {
                                                 .squares = s.squares});
     skinny_matmul(step.stream,
                   gated_product{.in = normed_input(s, w.gate_up, 2 * ffn, tokens), .out = s.activated});
-    skinny_matmul(step.stream, residual_product{.in = {.weight = as_bf16(w.down),
-                                                       .rows = hidden,
-                                                       .columns = ffn,
-                                                       .x = s.activated,
-                                                       .tokens = tokens},
-                                                .residual = s.hidden,
-                                                .gain = next_gain,
-                                                .x = s.normed,
-                                                .squares = s.squares,
-                                                .copy = {.to = last ? step.hidden_out : nullptr,
-                                                         .causal_length = step.causal_length,
-                                                         .row_of = step.row_of,
-                                                         .last_row = step.last_row,
-                                                         .out_line = step.out_line}});
+    skinny_matmul(step.stream,
+                  residual_product{.in = {.weight = as_bf16(w.down),
+                                          .rows = hidden,
+                                          .columns = ffn,
+                                          .x = s.activated,
+                                          .tokens = tokens},
+                                   .residual = s.hidden,
+                                   .gain = next_gain,
+                                   .x = s.normed,
+                                   .squares = s.squares,
+                                   .copy = {.to = last && one_state() ? step.hidden_out : nullptr,
+                                            .causal_length = step.causal_length,
+                                            .row_of = step.row_of,
+                                            .last_row = step.last_row,
+                                            .out_line = step.out_line}});
   }
 
   void plain_layer(const step_context& step, const scratch& s, int l) const {

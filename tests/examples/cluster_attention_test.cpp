@@ -26,7 +26,7 @@ ragged some_rows(std::mt19937_64& engine, int rows, int row_tokens, int longest)
     const int tokens = engine() % 5 == 0 ? 0 : 1 + static_cast<int>(engine() % row_tokens);
     const int length = row == 0 ? longest : tokens + static_cast<int>(engine() % (longest / 2));
     made.cu_seqlens_q.push_back(made.cu_seqlens_q.back() + tokens);
-    made.lengths.push_back(tokens == 0 ? 0 : std::max(length, tokens));
+    made.lengths.push_back(tokens == 0 ? 0 : std::min(std::max(length, tokens), longest));
   }
   return made;
 }
