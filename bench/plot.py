@@ -23,10 +23,8 @@ SHADES = {"prologue": "0.95", "metadata": "0.85", "sparse indices": "0.8", "atte
 
 
 def load(paths):
-    rows = []
-    for path in paths:
-        rows += json.loads(pathlib.Path(path).read_text())["rows"]
-    return rows
+    """All rows, each with the report that it is of: a curve is of one run."""
+    return [{**row, "report": str(path)} for path in paths for row in json.loads(pathlib.Path(path).read_text())["rows"]]
 
 
 def chosen(rows, name, **wanted):
@@ -35,13 +33,13 @@ def chosen(rows, name, **wanted):
 
 
 def largest_family(rows, vary, curve):
-    """Of rows that differ in more than `vary` and `curve`, the family that shares all else and has most values of `vary`;
-    its rows by curve, sorted by `vary`, and what it shares."""
+    """Of rows that differ in more than `vary` and `curve`, the family that shares all else, its report too, and has most
+    values of `vary`; its rows by curve, sorted by `vary`, and what it shares."""
     families = {}
     for row in rows:
         shared = tuple(sorted((key, str(value)) for key, value in row["parameters"].items()
                               if key not in (vary, curve, "noisy")))
-        families.setdefault(shared, []).append(row)
+        families.setdefault((row.get("report"), shared), []).append(row)
     best = max(families.values(), key=lambda family: (len({row["parameters"][vary] for row in family}), len(family)), default=[])
     if len({row["parameters"][vary] for row in best}) < 2:
         return {}, {}
