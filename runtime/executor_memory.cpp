@@ -123,6 +123,7 @@ void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
   times = ring_block.view(ring_times);
   open_requests = ring_block.view(ring_open);
   slots.clear();
+  direct_staging.resize(where.is_host() ? 0 : direct_bytes * limits.in_flight);
   for (std::size_t i = 0; i < rounds; ++i) {
     slots.push_back({.results = event(where),
                      .done = event(where),

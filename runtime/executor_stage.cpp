@@ -76,9 +76,10 @@ void step_executor::state::stage(const plan& wanted, const step_round& round, in
                                            : layout.joins();
   // note: from pageable memory the driver takes what is this small into its own queue at once, and the device is
   // spared a transfer by the copy engine between two rounds; what is larger might make the host wait
-  if (!where.is_host() && end <= direct_staging.size()) {
-    std::copy_n(block, end, direct_staging.data());
-    return stream.copy(buffers.staging, direct_staging.data(), end);
+  if (!where.is_host() && end <= direct_bytes) {
+    std::byte* const direct = direct_staging.data() + direct_bytes * index;
+    std::copy_n(block, end, direct);
+    return stream.copy(buffers.staging, direct, end);
   }
   stream.copy(buffers.staging, block, end);
 }

@@ -71,8 +71,8 @@ struct step_executor::state {
   arena ring_block;              // a slot for each round in flight
   std::span<std::byte> staging;  // [in_flight][staging_bytes], pinned
   std::size_t staging_bytes = 0;
-  std::vector<std::byte> direct_staging =
-      std::vector<std::byte>(32 << 10);   // pageable: small copies go by it
+  static constexpr std::size_t direct_bytes = 32 << 10;  // most that goes by direct_staging
+  std::vector<std::byte> direct_staging;  // [in_flight][direct_bytes], pageable: small copies go by it
   std::span<row_result> results;          // [in_flight][rows], pinned
   std::span<std::int32_t> result_tokens;  // [in_flight][rows][max_draft_tokens + 1], pinned
   std::span<std::int64_t> times;          // [in_flight][clock_marks], pinned; empty unless asked for

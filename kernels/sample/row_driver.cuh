@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/sample/row_cluster.cuh"
 #include "kernels/sample/row_driver.hpp"
 
@@ -46,7 +48,11 @@ __global__ void __launch_bounds__(row_team_threads, Resident) STEPGRAPH_CLUSTER(
 
 template <class Op, int Resident>
 void launch_row_clusters(stream_ref at, const Op& op) {
-  constexpr std::size_t fixed = row_cluster_part<Op>, most = 160 << 10;
+  int there = 0;
+  STEPGRAPH_CUDA_TRY(
+      cudaDeviceGetAttribute(&there, cudaDevAttrMaxSharedMemoryPerBlockOptin, at.where().ordinal()));
+  constexpr std::size_t fixed = row_cluster_part<Op>, worth = 160 << 10;
+  const std::size_t most = std::min(worth, static_cast<std::size_t>(there));
   const std::size_t part = 4ul * cluster_row_team::share(op.vocab_size());
   const bool holds = fixed + part <= most;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(
@@ -64,7 +70,8 @@ void launch_rows_cuda(stream_ref at, const Op& op) {
     int major = 0;
     STEPGRAPH_CUDA_TRY(
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, at.where().ordinal()));
-    if (major >= 9 && op.vocab_size() >= worth_cluster) {
+    constexpr int most_lines = 65535;  // of a grid's second dimension
+    if (major >= 9 && op.vocab_size() >= worth_cluster && op.rows() <= most_lines) {
       // the same code with more registers where all blocks are resident at once anyway
       const bool few = op.rows() * row_cluster_blocks <= 2 * at.where().multiprocessors();
       return few ? launch_row_clusters<Op, 2>(at, op) : launch_row_clusters<Op, 3>(at, op);
