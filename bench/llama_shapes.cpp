@@ -34,15 +34,7 @@ const std::array<model_shape, 4> shapes{{
      {.layers = 61, .hidden_size = 7168, .heads = 1, .kv_heads = 1, .head_size = 576, .vocab_size = 129280},
      false,
      2048},
-    {"tiny",
-     {.layers = 2,
-      .hidden_size = 128,
-      .heads = 4,
-      .kv_heads = 2,
-      .head_size = 64,
-      .ffn_size = 256,
-      .vocab_size = 509},
-     true},
+    {"tiny", llama::tiny_config(), true},
 }};
 
 }  // namespace

@@ -5,15 +5,13 @@
 #include "examples/llama/cluster_attention.hpp"
 #include "examples/llama/cluster_long_rows.cuh"
 #include "examples/llama/successor.cuh"
+#include "kernels/cluster.cuh"
 #include "kernels/launch.cuh"
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define STEPGRAPH_CLUSTER(blocks)  // never launched there
-#else
-#define STEPGRAPH_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
-#endif
-
 namespace stepgraph::llama::detail {
+
+using stepgraph::detail::cluster_arrive;
+using stepgraph::detail::cluster_wait;
 
 template <int HeadSize, int QueryTiles, bool MergeFirst>
 constexpr int shared_bytes = stages<HeadSize> * 2 * tile_tokens* HeadSize * 2 +  // keys and values
@@ -23,22 +21,10 @@ constexpr int shared_bytes = stages<HeadSize> * 2 * tile_tokens* HeadSize * 2 + 
                              (MergeFirst ? 16 * QueryTiles*(HeadSize * 4 + softmax_pitch<max_cluster> * 8)
                                          : 0);  // the same of blocks
 
-__device__ __forceinline__ void cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
 /// Says that this block is there, no more.
 __device__ __forceinline__ void cluster_greet() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/attention/mma.cuh"
+#include "kernels/cluster.cuh"
 
 /// What blocks of a thread block cluster send each other, for sm_90 and later; elsewhere no launch has
 /// clusters.
@@ -54,19 +55,6 @@ __device__ __forceinline__ void wait_received(std::uint32_t barrier) {
       "over:\n"
       "}" ::"r"(barrier)
       : "memory");
-#endif
-}
-
-/// Says that this block is there, its barriers ready; and waits for the cluster's others.
-__device__ __forceinline__ void greet_cluster() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void meet_cluster() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
   const bool clustered = Tile::clusters && p.cluster > 1;
   if (clustered) {
     if (threadIdx.x == 0) init_received(shared_address(&held.received));
-    greet_cluster();
+    cluster_arrive();
   }
   prefetch_plan(p);
   wait_for_predecessor();
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
     __syncthreads();
     block = &shared_block;
   }
-  if (clustered) meet_cluster();
+  if (clustered) cluster_wait();
   for_each_segment<Tile>(p, *block, [&](const row_work& work, const segment& s) {
     attend_segment<T, Tile::head_size, Tile>(p, work, s, stages, held, arrivals);
   });

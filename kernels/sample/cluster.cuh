@@ -2,14 +2,10 @@
 
 #include <cstdint>
 
+#include "kernels/cluster.cuh"
+
 /// What the blocks of a cluster tell each other through their shared memories. Before the first store all blocks
 /// must be there: each arrives when it begins and waits once before it stores.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define STEPGRAPH_CLUSTER(blocks)  // never launched there
-#else
-#define STEPGRAPH_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
-#endif
-
 namespace stepgraph::detail {
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* at) {
@@ -17,8 +13,6 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* at) {
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-__device__ __forceinline__ void cluster_arrive() {}
-__device__ __forceinline__ void cluster_wait() {}
 template <class T>
 __device__ __forceinline__ void store_remote(T*, int, T) {}
 template <class T>
@@ -26,12 +20,6 @@ __device__ __forceinline__ T load_remote(const T* from, int) {
   return *from;
 }
 #else
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 __device__ __forceinline__ std::uint32_t remote_address(const void* at, int block) {
   std::uint32_t remote;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(at)), "r"(block));
