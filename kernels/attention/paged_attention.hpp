@@ -23,7 +23,7 @@ struct kv_pages_view {
 /// Keys and values of a step's own tokens, packed as its queries are: [tokens, kv_heads, head_size]. Strides in
 /// elements.
 struct step_kv_view {
-  const void* keys = nullptr;  // 16-byte aligned; page 0 is mapped memory
+  const void* keys = nullptr;  // 16-byte aligned
   const void* values = nullptr;
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
