@@ -51,23 +51,6 @@ struct warpgroup_loader {
     order.advance();
   }
 
-  /// Zeros instead of the boxes that the lanes in `which` would bring, `pieces` of 16 bytes each.
-  __device__ static void clear_boxes(std::uint32_t to, unsigned which, int pieces) {
-    if (which == 0) return;
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (; which != 0; which &= which - 1) {
-      const std::uint32_t box = __shfl_sync(~0u, to, __ffs(which) - 1);
-#pragma unroll 1
-      for (int i = lane; i < pieces; i += 64) {
-        clear_shared(box + i * 16);
-        clear_shared(box + (i + 32) * 16);
-      }
-    }
-    fence_for_products();
-    __syncwarp();
-  }
-
   /// A segment's keys, or its values, to the ring at `to`. What is not there becomes zeros, so that
   /// nothing it holds reaches arithmetic.
   template <bool Keys>
@@ -92,7 +75,7 @@ struct warpgroup_loader {
     const bool mixed = span.listed_end < span.end;
     const int end = mixed ? span.end : min(work.length, (span.end + box - 1) & -box);
     const int listed_end = mixed ? span.listed_end : end;
-    // a box that these cut cannot come whole; one that lies outside becomes zeros
+    // a box that these cut cannot come whole; one outside comes as page -1, for which the engine puts zeros
     const int boxes_end = mixed ? span.listed_end & -box : (end & (box - 1)) != 0 ? end & -box : 1 << 30;
     const int cut_begin = (span.begin & (box - 1)) != 0 ? span.begin : -Tile::kv_tokens;
     const auto within = [&](int position, int to) {
@@ -141,14 +124,11 @@ struct warpgroup_loader {
         if (const std::int32_t later = __shfl_sync(~0u, entry[Tile::warp_words - 1], token % 32); token >= 32)
           page = later;
         const int in_page = (first + token) & ((1 << p.op.page_shift) - 1);
-        const bool boxed = token < Tile::warp_tokens, brings = boxed && (!Tile::guarded || page >= 0);
-        const std::uint32_t to_box = stage + token * 128 + column * Tile::kv_column_bytes;
-        if (Tile::guarded) clear_boxes(to_box, __ballot_sync(~0u, boxed && !brings), 8 << shift);
-        const int boxes = __popc(__ballot_sync(~0u, brings));
-        if (lane == 0) arrive_expecting(full, boxes * 128 << shift);
+        if (lane == 0) expect_more(full, Tile::warp_tokens * HeadSize * int{sizeof(T)});
         __syncwarp();
-        if (brings)
-          copy_box(to_box, Keys ? &p.keys_map : &p.values_map, column * 64, in_page, s.kv_head, page, full);
+        if (token < Tile::warp_tokens)
+          copy_box(stage + token * 128 + column * Tile::kv_column_bytes, Keys ? &p.keys_map : &p.values_map,
+                   column * 64, in_page, s.kv_head, page, full);
 #pragma unroll
         for (int word = 0; word < Tile::warp_words; ++word)
           entry[word] = look_up(position + word * 32 + Tile::kv_tokens);
@@ -171,15 +151,9 @@ struct warpgroup_loader {
                        (line == 0 ? pool : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
           }
         }
-        if (p.bulk) {
-          wait_all_copies();
-          fence_for_products();
-        } else {
-          arrive_after_copies(full);
-        }
-        __syncwarp();
-        if (lane == 0) arrive(full);
       }
+      arrive_after_copies(full);
+      if (Keys && lane == 0) arrive(full);
       ring.advance();
     }
     if (Keys && bad != 0) report_fault(p, s.row, row_status::slot_out_of_range, bad);

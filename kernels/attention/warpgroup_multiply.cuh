@@ -50,7 +50,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
   __device__ void start_scores() {
     wait_barrier(shared_address(&held.full_keys[key_ring.stage()]), key_ring.parity());
     if constexpr (Tile::guarded) read_live();
-    if (!p.bulk) fence_for_products();
+    fence_for_products();
     const shared_matrix queries(
         shared + Tile::queries_at + query.stage() * Tile::query_bytes + warpgroup * 64 * 128, 16);
     const shared_matrix keys(shared + Tile::keys_at + key_ring.stage() * Tile::kv_bytes, 16);
@@ -73,7 +73,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
   /// Starts weighted += weights . values of the tile that the weights are of.
   __device__ void start_values() {
     wait_barrier(shared_address(&held.full_values[value_ring.stage()]), value_ring.parity());
-    if (!p.bulk) fence_for_products();
+    fence_for_products();
     const shared_matrix values(shared + Tile::values_at + value_ring.stage() * Tile::kv_bytes,
                                Tile::kv_column_bytes);
     pin(weighted);
@@ -197,7 +197,6 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
     start(work, s);
     if (span.first_tile >= span.last_tile) return;
     wait_barrier(shared_address(&held.full_query[query.stage()]), query.parity());
-    fence_for_products();
     multiply_overlapped(span);
   }
 
