@@ -8,10 +8,17 @@ namespace stepgraph {
 /// What is expected to be wanted again soon, by whoever comes next; the rest is the first to leave the cache.
 enum class reuse { both, loaded, stored, neither };
 
+STEPGRAPH_HD constexpr bool loads_leave(reuse again) {
+  return again == reuse::stored || again == reuse::neither;
+}
+STEPGRAPH_HD constexpr bool stores_leave(reuse again) {
+  return again == reuse::loaded || again == reuse::neither;
+}
+
 template <reuse again = reuse::both>
 STEPGRAPH_HD quad load_quad(const void* from) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (again == reuse::stored || again == reuse::neither) {
+  if constexpr (loads_leave(again)) {
     const int4 value = __ldcs(static_cast<const int4*>(from));
     return {{value.x, value.y, value.z, value.w}};
   }
@@ -20,16 +27,17 @@ STEPGRAPH_HD quad load_quad(const void* from) {
 }
 
 /// Four times -1 where it is not `there`.
+template <reuse again = reuse::both>
 STEPGRAPH_HD quad load_quad_if(bool there, const void* from) {
   quad value{{-1, -1, -1, -1}};
-  if (there) value = *static_cast<const quad*>(from);
+  if (there) value = load_quad<again>(from);
   return value;
 }
 
 template <reuse again = reuse::both>
 STEPGRAPH_HD void store_quad(void* to, const quad& value) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (again == reuse::loaded || again == reuse::neither)
+  if constexpr (stores_leave(again))
     return __stcs(static_cast<int4*>(to), make_int4(value.v[0], value.v[1], value.v[2], value.v[3]));
 #endif
   *static_cast<quad*>(to) = value;
@@ -53,17 +61,12 @@ STEPGRAPH_HD std::int32_t settled(std::int32_t number) {
   return number;
 }
 
-/// Stores what is to be the last to leave the cache.
-STEPGRAPH_HD void store_quad_kept(void* to, const quad& value) {
-#if defined(__CUDA_ARCH__)
-  asm volatile(
-      "{\n.reg .b64 last;\ncreatepolicy.fractional.L2::evict_last.b64 last, 1.0;\n"
-      "st.global.L2::cache_hint.v4.s32 [%0], {%1, %2, %3, %4}, last;\n}" ::"l"(to),
-      "r"(value.v[0]), "r"(value.v[1]), "r"(value.v[2]), "r"(value.v[3])
-      : "memory");
-#else
-  *static_cast<quad*>(to) = value;
-#endif
+/// Stores what `stays` in the cache, until something else is wanted there, or is the first to leave it.
+STEPGRAPH_HD void store_quad_if_stays(bool stays, void* to, const quad& value) {
+  if (stays)
+    store_quad(to, value);
+  else
+    store_quad<reuse::neither>(to, value);
 }
 
 #if defined(__CUDA_ARCH__)
