@@ -22,10 +22,13 @@ void gather_kept(stream_ref at, const get_k_and_s_params& p) {
   kept.kept = (std::int64_t{megabytes} << 20) / index_k_cache::key_bytes;
   get_k_and_s(at, kept);
 }
+
 template <int quads, int threads, int blocks>
 void combined(stream_ref at, const combine_top_k_and_window_params& p) {
   using op = combine_top_k_and_window_op_of<true, quads>;
-  launch_lines_shaped<op, threads, blocks>(at, op::with(p));
+  op body = op::with(p);
+  body.p.kept = static_cast<std::int32_t>(lines_that_stay(at, std::int64_t{4} * p.padded_width()));
+  launch_lines_shaped<op, threads, blocks>(at, body);
 }
 template <int megabytes>
 void combined_kept(stream_ref at, const combine_top_k_and_window_params& p) {
@@ -42,7 +45,7 @@ void top_k(stream_ref at, const top_k_to_slots_params& p) {
 }
 
 /// What the launch and its chain of loads cost without the table: slots are the indices.
-struct no_table_op : top_k_to_slots_op_of<false, top_k_form::wide> {
+struct no_table_op : top_k_to_slots_op_of<false> {
   template <class Team>
   STEPGRAPH_HD void line(Team& team, const state&, int token, const place&) const {
     const std::int32_t* const indices =

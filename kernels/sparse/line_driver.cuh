@@ -125,38 +125,6 @@ __global__ void __launch_bounds__(threads, Op::least_blocks) run_one_line(const 
 
 // grid: a team a line, and one for the vectors if there are any, as far as the multiprocessors hold so many at
 // once; team 0 makes the vectors, the next ones a line and every so-manieth further on
-/// The live lines from `index` on of a team that had one before. Not inlined, so that it is in nobody's way.
-template <class Op, int threads>
-__device__ __noinline__ void run_other_lines(const Op& op, int index) {
-  using team_of_block = whole_block_team<threads, 0>;
-  __shared__ typename team_of_block::storage shared;
-  team_of_block team(shared);
-  const auto state = op.begin(team);
-  for (; index < op.lines() && index < state.live; index += static_cast<int>(gridDim.x))
-    op.line(team, state, index, op.place_of(team, index));
-}
-
-/// A line a block: what comes before its loads is as short as it can be. The successor's blocks, which would
-/// be in the way of that, may start only when the number of live lines is on its way.
-template <class Op, int threads>
-__global__ void __launch_bounds__(threads, Op::least_blocks) run_one_line(const __grid_constant__ Op op) {
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
-  using team_of_block = whole_block_team<threads, 0>;
-  __shared__ typename team_of_block::storage shared;
-  team_of_block team(shared);
-  const int index = static_cast<int>(blockIdx.x);
-  const auto state = op.begin(team);
-  const auto place = op.place_of(team, index);
-#if __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-#endif
-  if (index < op.lines() && index < state.live) op.line(team, state, index, place);
-  if (index + static_cast<int>(gridDim.x) < op.lines()) [[unlikely]]
-    run_other_lines<Op, threads>(op, index + static_cast<int>(gridDim.x));
-}
-
 template <class Op, int threads>
 __global__ void __launch_bounds__(threads, Op::least_blocks* Op::threads / threads)
     run_lines(const __grid_constant__ Op op) {

@@ -8,17 +8,10 @@ namespace stepgraph {
 /// What is expected to be wanted again soon, by whoever comes next; the rest is the first to leave the cache.
 enum class reuse { both, loaded, stored, neither };
 
-STEPGRAPH_HD constexpr bool loads_leave(reuse again) {
-  return again == reuse::stored || again == reuse::neither;
-}
-STEPGRAPH_HD constexpr bool stores_leave(reuse again) {
-  return again == reuse::loaded || again == reuse::neither;
-}
-
 template <reuse again = reuse::both>
 STEPGRAPH_HD quad load_quad(const void* from) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (loads_leave(again)) {
+  if constexpr (again == reuse::stored || again == reuse::neither) {
     const int4 value = __ldcs(static_cast<const int4*>(from));
     return {{value.x, value.y, value.z, value.w}};
   }
@@ -37,7 +30,7 @@ STEPGRAPH_HD quad load_quad_if(bool there, const void* from) {
 template <reuse again = reuse::both>
 STEPGRAPH_HD void store_quad(void* to, const quad& value) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (stores_leave(again))
+  if constexpr (again == reuse::loaded || again == reuse::neither)
     return __stcs(static_cast<int4*>(to), make_int4(value.v[0], value.v[1], value.v[2], value.v[3]));
 #endif
   *static_cast<quad*>(to) = value;
