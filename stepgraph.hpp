@@ -31,3 +31,4 @@
 #include "kernels/speculate/verify_inputs.hpp"          // IWYU pragma: export
 #include "runtime/prompt_lookup.hpp"                    // IWYU pragma: export
 #include "runtime/step_executor.hpp"                    // IWYU pragma: export
+#include "runtime/speculative_loop.hpp"                 // IWYU pragma: export

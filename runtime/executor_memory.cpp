@@ -126,7 +126,7 @@ void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
   direct_staging.resize(where.is_host() ? 0 : direct_bytes * limits.in_flight);
   for (std::size_t i = 0; i < rounds; ++i) {
     slots.push_back({.results = event(where),
-                     .done = event(where),
+                     .extended = event(where),
                      .requests = {},
                      .marks = {},
                      .growth = {},

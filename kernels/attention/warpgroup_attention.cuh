@@ -16,12 +16,14 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   auto& held = *reinterpret_cast<warpgroup_held<Tile>*>(stages + Tile::held_at);
   const std::uint32_t shared = shared_address(stages);
   if (threadIdx.x == 0) {
+    // two warps fill a stage: they say so where the copy engine counts the bytes, else all their copies do
+    const int fill = p.bulk ? 2 : 64 + 2;
     for (int i = 0; i < Tile::key_stages; ++i) {
-      init_barrier(shared_address(&held.full_keys[i]), 64 + 2);
+      init_barrier(shared_address(&held.full_keys[i]), fill);
       init_barrier(shared_address(&held.empty_keys[i]), 4 * Tile::consumers);
     }
     for (int i = 0; i < Tile::value_stages; ++i) {
-      init_barrier(shared_address(&held.full_values[i]), 64);
+      init_barrier(shared_address(&held.full_values[i]), fill);
       init_barrier(shared_address(&held.empty_values[i]), 4 * Tile::consumers);
     }
     for (int i = 0; i < Tile::query_stages; ++i) {

@@ -24,9 +24,9 @@ __device__ __forceinline__ void arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Adds to the bytes that the barrier's phase waits for.
-__device__ __forceinline__ void expect_more(std::uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
+/// Arrives, and adds to the bytes that the barrier's phase waits for.
+__device__ __forceinline__ void arrive_expecting(std::uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 
@@ -44,6 +44,16 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const tensor_map* map
 /// Arrives once all asynchronous copies that this thread has started are there.
 __device__ __forceinline__ void arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+/// 16 bytes of zeros.
+__device__ __forceinline__ void clear_shared(std::uint32_t to) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+}
+
+/// Waits for all asynchronous copies that this thread has started.
+__device__ __forceinline__ void wait_all_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 /// Waits for the end of the phase with this parity; of the phase before the first, parity 1, it is over.

@@ -225,6 +225,12 @@ TEST_CASE("sparse: index-K gather clamps and reports lengths, pages and capacity
                                         .page_map = i % 6 == 1});
 }
 
+TEST_CASE("sparse: index-K gather reports the bad pages of each of the short rows of one part") {
+  for (int i = 0; i < test_rounds(12); ++i)
+    compare_get(test_seed() + 460 + i,
+                {.P = 1 + i % 2, .rows = 60, .most_pages = 2, .bad_page = true, .page_map = i % 3 == 0});
+}
+
 TEST_CASE("sparse: index-K store and gather refuse by name what the host can see") {
   const stream at(test_device());
   plain_params plain(at);
