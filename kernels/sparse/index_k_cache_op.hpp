@@ -255,10 +255,7 @@ struct get_k_and_s_op {
       if (!p.keys || piece / key_piece::a_key > most) continue;
       std::uint8_t* const to =
           p.keys + std::int64_t{begin} * index_k_cache::key_bytes + piece * key_piece::bytes;
-      if (stays)
-        store_quad_kept(to, key[k]);
-      else
-        key_piece::store<true, again>(to, key[k]);
+      store_quad_if_stays(stays, to, key[k]);
     }
     STEPGRAPH_UNROLL
     for (int k = 0; k < scales; ++k) {

@@ -138,7 +138,7 @@ void compare_get(std::uint64_t seed, const gather_options& options) {
       .keys = options.keys ? keys.data() : nullptr,
       .scales = options.scales ? scales.data() : nullptr,
       .capacity = in.capacity,
-      .kept = static_cast<std::int64_t>(seed % 3) * 7,
+      .kept = static_cast<std::int64_t>(seed % 3) * 7 - 1,
       .faults = faults.sink()};
   if (options.page_map) p.page_map = page_map.view;
   get_k_and_s(at, p);
