@@ -30,4 +30,5 @@
 #include "kernels/speculate/rejection_accept.hpp"       // IWYU pragma: export
 #include "kernels/speculate/verify_inputs.hpp"          // IWYU pragma: export
 #include "runtime/prompt_lookup.hpp"                    // IWYU pragma: export
+#include "runtime/speculative_loop.hpp"                 // IWYU pragma: export
 #include "runtime/step_executor.hpp"                    // IWYU pragma: export

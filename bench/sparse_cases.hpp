@@ -17,7 +17,6 @@ struct gather_case {
   std::vector<std::int32_t> lengths;  // tokens of each row
   std::int64_t width;                 // tokens captured
   double bar;                         // microseconds asked for, 0: none
-  std::int64_t kept = 0;              // bytes that are to stay cached, in a second timing; 0: none
 };
 
 /// An index-K gather of pages of 64 tokens scattered over the cache.
@@ -75,7 +74,6 @@ struct combine_case {
   std::int64_t rows, tokens_a_row;
   int topk, window;
   double bar;
-  std::int64_t kept = 0;  // as above
 };
 
 struct combine_inputs {

@@ -65,12 +65,6 @@ class run_of_cases {
     const double copied = copy(in.bytes());
     time(shape.name, {{"rows", in.rows}, {"tokens", in.tokens}, {"width", shape.width}, {"page", in.page}},
          shape.bar, in.bytes(), in.params(), get_k_and_s, gather_variants(), in.keys, "copy node", copied);
-    if (shape.kept == 0) return;
-    auto kept = in.params();
-    kept.kept = shape.kept / index_k_cache::key_bytes;
-    time(shape.name + ", the first keys stay cached",
-         {{"rows", in.rows}, {"tokens", in.tokens}, {"kept_bytes", shape.kept}}, shape.bar, in.bytes(), kept,
-         get_k_and_s, {}, in.keys, "copy node", copied);
   }
 
   void store(std::int64_t tokens) {
@@ -94,12 +88,6 @@ class run_of_cases {
     time(shape.name, {{"tokens", in.tokens}, {"topk", shape.topk}, {"window", shape.window}}, shape.bar,
          in.bytes(), in.params(), combine_top_k_and_window, combine_variants(), in.indices, "copy node",
          copied);
-    if (shape.kept == 0) return;
-    auto kept = in.params();
-    kept.kept = static_cast<std::int32_t>(shape.kept / (4 * kept.padded_width()));
-    time(std::string(shape.name) + ", the first lines stay cached",
-         {{"tokens", in.tokens}, {"topk", shape.topk}, {"kept_bytes", shape.kept}}, shape.bar, in.bytes(),
-         kept, combine_top_k_and_window, {}, in.indices, "copy node", copied);
   }
 
   /// One live region in a captured width of 4,096 and of 1,048,576.
@@ -149,8 +137,7 @@ int run(int argc, char** argv) {
   const stream at(device::cuda());
   report into(at.where(), commit);
   run_of_cases cases(at, into, variants);
-  cases.gather(
-      {"index-K gather, 64 rows of 8,192", std::vector<std::int32_t>(64, 8192), 131072, 35, 24 << 20});
+  cases.gather({"index-K gather, 64 rows of 8,192", std::vector<std::int32_t>(64, 8192), 131072, 35});
   cases.gather(
       {"index-K gather, one row of 65,536 and 63 of 1,024", one_and_rest(64, 65536, 1024), 131072, 10});
   cases.gather({"index-K gather, 8 rows of 1,024", std::vector<std::int32_t>(8, 1024), 131072, 2.4});
@@ -165,7 +152,7 @@ int run(int argc, char** argv) {
     cases.top_k({"top-k to slots, prefill, one row of 64 and 63 of 1", one_and_rest(64, 64, 1), 2048, 131072,
                  2.6, false, live});
   }
-  cases.combine({"combine top-k and window", 8, 2048, 512, 128, 19, 16 << 20});
+  cases.combine({"combine top-k and window", 8, 2048, 512, 128, 19});
   cases.combine({"combine top-k and window", 64, 4, 512, 128, 2.0});
   cases.widths();
   if (!json_path.empty()) into.write(json_path);

@@ -12,28 +12,29 @@ namespace {
 /// The same body under the tile driver: a line a row.
 struct tiled_gather : get_k_and_s_op {};
 
-template <int threads, int in_flight, int blocks, reuse again = reuse::both>
+template <int threads, int in_flight, int blocks, reuse again = reuse::neither>
 void gather(stream_ref at, const get_k_and_s_params& p) {
   launch_gather<gather_shape<threads, in_flight, blocks, again>>(at, get_k_and_s_op{p});
-}
-
-template <int quads, int threads, int blocks>
-void combined(stream_ref at, const combine_top_k_and_window_params& p) {
-  using op = combine_top_k_and_window_op_of<true, quads>;
-  launch_lines_shaped<op, threads, blocks>(at, op::with(p));
-}
-
-template <int megabytes>
-void combined_kept(stream_ref at, const combine_top_k_and_window_params& p) {
-  auto kept = p;
-  kept.kept = static_cast<std::int32_t>((std::int64_t{megabytes} << 20) / (4 * p.padded_width()));
-  combine_top_k_and_window(at, kept);
 }
 template <int megabytes>
 void gather_kept(stream_ref at, const get_k_and_s_params& p) {
   auto kept = p;
   kept.kept = (std::int64_t{megabytes} << 20) / index_k_cache::key_bytes;
   get_k_and_s(at, kept);
+}
+
+template <int quads, int threads, int blocks>
+void combined(stream_ref at, const combine_top_k_and_window_params& p) {
+  using op = combine_top_k_and_window_op_of<true, quads>;
+  op body = op::with(p);
+  body.p.kept = static_cast<std::int32_t>(lines_that_stay(at, std::int64_t{4} * p.padded_width()));
+  launch_lines_shaped<op, threads, blocks>(at, body);
+}
+template <int megabytes>
+void combined_kept(stream_ref at, const combine_top_k_and_window_params& p) {
+  auto kept = p;
+  kept.kept = static_cast<std::int32_t>((std::int64_t{megabytes} << 20) / (4 * p.padded_width()));
+  combine_top_k_and_window(at, kept);
 }
 
 template <bool shared_lines, int threads, int blocks>
@@ -69,19 +70,15 @@ const std::vector<kernel_variant<get_k_and_s_params>>& gather_variants() {
   static const std::vector<kernel_variant<get_k_and_s_params>> all = {
       {"tile driver",
        [](stream_ref at, const get_k_and_s_params& p) { launch_tiles_cuda(at, tiled_gather{p}); }},
-      {"128 threads, 4 pieces, 8 blocks", gather<128, 4, 8>},
-      {"128 threads, 4 pieces, 8 blocks, neither kept", gather<128, 4, 8, reuse::neither>},
-      {"64 threads, 4 pieces, 16 blocks, neither kept", gather<64, 4, 16, reuse::neither>},
-      {"128 threads, 4 pieces, 10 blocks, neither kept", gather<128, 4, 10, reuse::neither>},
-      {"128 threads, 2 pieces, 12 blocks, neither kept", gather<128, 2, 12, reuse::neither>},
-      {"128 threads, 8 pieces, 5 blocks, neither kept", gather<128, 8, 5, reuse::neither>},
-      {"256 threads, 8 pieces, 2 blocks, neither kept", gather<256, 8, 2, reuse::neither>},
-      {"256 threads, 4 pieces, 4 blocks, neither kept", gather<256, 4, 4, reuse::neither>},
-      {"128 threads, 4 pieces, 8 blocks, loads not kept", gather<128, 4, 8, reuse::stored>},
-      // last: what stays is there for whoever comes next
-      {"the first 8 MB stay", gather_kept<8>},
-      {"the first 16 MB stay", gather_kept<16>},
-      {"the first 24 MB stay", gather_kept<24>},
+      {"nothing kept", gather_kept<0>},
+      {"the first 8 MB kept", gather_kept<8>},
+      {"the first 16 MB kept", gather_kept<16>},
+      {"the first 32 MB kept", gather_kept<32>},
+      {"loads kept", gather<128, 4, 8, reuse::both>},
+      {"64 threads, 16 blocks", gather<64, 4, 16>},
+      {"128 threads, 8 pieces, 5 blocks", gather<128, 8, 5>},
+      {"256 threads, 8 pieces, 2 blocks", gather<256, 8, 2>},
+      {"256 threads, 4 pieces, 4 blocks", gather<256, 4, 4>},
   };
   return all;
 }
@@ -104,10 +101,10 @@ const std::vector<kernel_variant<combine_top_k_and_window_params>>& combine_vari
       {"256 threads, 8 blocks", combined<5, 256, 8>},
       {"128 threads, 16 blocks, three accesses", combined<3, 128, 16>},
       {"128 threads, 32 blocks", combined<5, 128, 32>},
-      // last: what stays is there for whoever comes next
-      {"the first 8 MB stay", combined_kept<8>},
-      {"the first 16 MB stay", combined_kept<16>},
-      {"the first 24 MB stay", combined_kept<24>},
+      {"nothing kept", combined_kept<0>},
+      {"the first 16 MB kept", combined_kept<16>},
+      {"the first 28 MB kept", combined_kept<28>},
+      {"the first 32 MB kept", combined_kept<32>},
   };
   return all;
 }

@@ -36,6 +36,7 @@ struct options {
   int lookup = 4;
   int rounds = 100;
   int eager_questions = 3;
+  bool only_gaps = false;
 
   int most() const { return std::max(lookup, *std::ranges::max_element(lengths)); }
 };
@@ -266,7 +267,8 @@ void time_rounds(const options& how, const subject& s, int draft_length, bool ea
 }
 
 /// Gaps of the device between steps while the host runs a round ahead, and what reading the clock around each step
-/// adds to a round: the gaps as measured hold one reading's end and another's begin.
+/// adds to a round: the gaps as measured hold one reading's end and another's begin. A gap can be the host's only in a
+/// round whose last launch returned after the round before had ended, which is looked up without waiting.
 void time_gaps(const options& how, const subject& s, int draft_length, bench::report& report) {
   const way by{.name = "head",
                .how = {.drafts = draft_length > 0 ? draft_source::model() : draft_source::none(),
@@ -276,36 +278,39 @@ void time_gaps(const options& how, const subject& s, int draft_length, bench::re
   for (const step_timing timing : {step_timing::off, step_timing::steps}) {
     step_executor executor = make_executor(how, s, timing);
     executor.capture();
-    constexpr int questions = 6;
-    answer(executor, s, how, by, questions);
-    std::vector<double> each;
-    for (int i = 0; i < 3; ++i) {
-      const answered all = answer(executor, s, how, by, questions);
-      each.push_back(1e6 * all.seconds / double(all.did.rounds));
-    }
-    std::ranges::sort(each);
-    round_us[timing == step_timing::steps] = each[1];
+    answer(executor, s, how, by, 2);
+    executor.reset_times();  // between two loops the device has nothing to do
+    const answered all = answer(executor, s, how, by, how.count);
+    round_us[timing == step_timing::steps] = 1e6 * all.seconds / double(all.did.rounds);
     if (timing == step_timing::off) continue;
     const int steps = draft_length > 1 ? 3 : draft_length > 0 ? 2 : 1;
     const double reading = (round_us[1] - round_us[0]) / steps;
-    const step_times& times = executor.statistics().times;
-    const auto note = [&](const char* name, const time_statistics& time) {
-      if (time.count == 0) return;
-      std::printf(", %s %.2f us (most %.2f, %llu of %llu over 5)", name, time.mean(), time.largest,
-                  static_cast<unsigned long long>(time.over_5us),
-                  static_cast<unsigned long long>(time.count));
+    std::printf("gaps, K %d, a round %.1f us, of which reading the clock %.2f a step\n", draft_length,
+                round_us[1], reading);
+    const auto note = [&](const char* name, const gap_statistics& gaps) {
+      if (gaps.count == 0) return;
+      const double p99 = gaps.percentile(0.99);
+      std::printf(
+          "  %-15s %5llu: mean %.2f us, p99 %.2f, most %.2f; over 5 us %llu; with the host late %llu, of "
+          "which over 5 us "
+          "%llu\n",
+          name, static_cast<unsigned long long>(gaps.count), gaps.mean(), p99, gaps.largest,
+          static_cast<unsigned long long>(gaps.over_5us), static_cast<unsigned long long>(gaps.host_late),
+          static_cast<unsigned long long>(gaps.host_late_over_5us));
       report.add(std::string("speculation/gap ") + name, {{"draft_length", draft_length}},
-                 {.median = time.mean(),
-                  .minimum = time.smallest,
-                  .maximum = time.largest,
-                  .count = static_cast<int>(time.count)});
+                 {.median = gaps.mean(),
+                  .minimum = gaps.smallest,
+                  .maximum = gaps.largest,
+                  .count = static_cast<int>(gaps.count)});
+      report.note_row("p99", p99);
+      report.note_row("over_5us", gaps.over_5us);
+      report.note_row("host_late", gaps.host_late);
+      report.note_row("host_late_over_5us", gaps.host_late_over_5us);
       report.note_row("reading_the_clock_us", reading);
     };
-    std::printf("gaps, K %d, a round %.1f us, of which reading the clock %.2f a step", draft_length,
-                round_us[1], reading);
+    const step_times& times = executor.statistics().times;
     note("within rounds", times.between_steps);
     note("between rounds", times.between_rounds);
-    std::printf("\n");
   }
   std::fflush(stdout);
 }
@@ -328,16 +333,18 @@ int main(int argc, char** argv) {
   app.add_option("--lookup", how.lookup, "K of prompt look-up, 0: none")->capture_default_str();
   app.add_option("--rounds", how.rounds, "rounds whose launches are timed")->capture_default_str();
   app.add_option("--eager", how.eager_questions, "questions answered eagerly")->capture_default_str();
+  app.add_flag("--only-gaps", how.only_gaps, "measure the gaps on the device alone");
   CLI11_PARSE(app, argc, argv);
   try {
     const subject s = load(how);
     bench::report report(s.where, how.commit);
     report.note("questions", std::filesystem::path(how.questions).filename().string());
-    compare_ways(how, s, report);
+    if (!how.only_gaps) compare_ways(how, s, report);
     std::vector<int> lengths{0};
     lengths.insert(lengths.end(), how.lengths.begin(), how.lengths.end());
     for (const bool eager : {false, true})
-      for (const int k : lengths) time_rounds(how, s, k, eager, report);
+      for (const int k : lengths)
+        if (!how.only_gaps) time_rounds(how, s, k, eager, report);
     for (const int k : lengths) time_gaps(how, s, k, report);
     report.write(how.out);
   } catch (const std::exception& failure) {

@@ -1,7 +1,6 @@
 // A driver loop on stepgraph: loads a small Llama model, captures its steps once per bucket at the maximum
 // context width, and lets it answer prompts from replays alone, with drafts if asked for. What an engine does
 // around stepgraph is in `make_executor` and `answer`; the rest is options and printing.
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/driver_options.hpp"
 #include "examples/live_view.hpp"
 #include "examples/llama/chat_template.hpp"
 #include "examples/llama/draft_head.hpp"
@@ -26,31 +26,6 @@ namespace {
 using namespace stepgraph;
 using clock_type = std::chrono::steady_clock;
 
-struct options {
-  std::string model;
-  std::vector<std::string> prompts;
-  std::string system;
-  std::string where = "auto";
-  int max_tokens = 256;
-  std::int64_t context = 2048;
-  int page_size = 16;
-  int step_tokens = 32;
-  bool eager = false;
-  bool poison = false;
-  std::string dot;
-  int lookup = 0;
-  int branches = 1;
-  std::string draft;
-  int draft_length = 4;
-  bool adaptive = false;
-  bool wait = false;
-  bool no_times = false;
-  sampling_settings sampling{};
-
-  bool drafts() const { return lookup > 0 || !draft.empty(); }
-  int most_drafts() const { return lookup > 0 ? lookup : draft.empty() ? 0 : draft_length; }
-};
-
 double seconds_since(clock_type::time_point start) {
   return std::chrono::duration<double>(clock_type::now() - start).count();
 }
@@ -61,7 +36,7 @@ device choose_device(const std::string& where) {
 }
 
 /// Every prompt as tokens, in the model's chat format. Throws if one leaves no room for an answer.
-std::vector<std::vector<std::int32_t>> encode_prompts(const options& wanted,
+std::vector<std::vector<std::int32_t>> encode_prompts(const driver_options& wanted,
                                                       const llama::chat_template& chat) {
   std::vector<std::vector<std::int32_t>> prompts;
   for (const std::string& prompt : wanted.prompts) {
@@ -76,7 +51,7 @@ std::vector<std::vector<std::int32_t>> encode_prompts(const options& wanted,
   return prompts;
 }
 
-step_executor make_executor(const options& wanted, const llama::llama_model& model,
+step_executor make_executor(const driver_options& wanted, const llama::llama_model& model,
                             const llama::draft_model* draft, std::int32_t end_of_turn) {
   const int rows = static_cast<int>(wanted.prompts.size()), most = wanted.most_drafts();
   const bool sampled = !is_greedy(wanted.sampling), trees = wanted.lookup > 0 && wanted.branches > 1;
@@ -97,6 +72,10 @@ step_executor make_executor(const options& wanted, const llama::llama_model& mod
                        .poison = wanted.poison,
                        .finish = finish_options{{end_of_turn}},
                        .timing = wanted.no_times ? step_timing::off : step_timing::steps};
+  if (wanted.one_bucket) {
+    how.row_buckets = bucket_policy::exactly({rows});
+    how.token_buckets = bucket_policy::exactly({limits.max_step_tokens});
+  }
   if (draft) {
     how.draft = draft->shape();
     if (!wanted.adaptive) how.draft_lengths = {most};
@@ -113,13 +92,16 @@ step_executor make_executor(const options& wanted, const llama::llama_model& mod
   }
   if (!wanted.dot.empty()) {
     std::ofstream out(wanted.dot);
-    executor.dot(step_kind::decode, rows, rows, 0, out);
+    const step_kind kind = wanted.dot_step;
+    const int tokens =
+        kind == step_kind::extend ? limits.max_step_tokens : rows * (is_ragged(kind) ? most + 1 : 1);
+    executor.dot(kind, rows, tokens, 0, out);
     STEPGRAPH_EXPECTS(out.flush(), "--dot: cannot write ", wanted.dot);
   }
   return executor;
 }
 
-speculative_options loop_options(const options& wanted) {
+speculative_options loop_options(const driver_options& wanted) {
   return {.drafts = wanted.lookup > 0      ? draft_source::prompt_lookup(wanted.branches)
                     : wanted.draft.empty() ? draft_source::none()
                                            : draft_source::model(),
@@ -137,7 +119,7 @@ struct answer_text {
 };
 
 /// Answers all prompts by one loop.
-loop_run run_loop(speculative_loop& loop, const options& wanted,
+loop_run run_loop(speculative_loop& loop, const driver_options& wanted,
                   const std::vector<std::vector<std::int32_t>>& prompts, std::vector<answer_text>& answers,
                   const std::function<void(std::size_t, std::int32_t)>& on_token) {
   loop_run run;
@@ -161,7 +143,7 @@ loop_run run_loop(speculative_loop& loop, const options& wanted,
 }
 
 /// Answers every prompt; true if none failed.
-bool answer(const options& wanted) {
+bool answer(const driver_options& wanted) {
   const device where = choose_device(wanted.where);
   const llama::gguf_file file{std::filesystem::path(wanted.model)};
   const llama::tokenizer words(file);
@@ -227,70 +209,13 @@ bool answer(const options& wanted) {
   return !failed;
 }
 
-void add_draft_options(CLI::App& app, options& wanted) {
-  auto* const lookup =
-      app.add_option("--lookup", wanted.lookup, "draft up to so many tokens by looking the text up in itself")
-          ->check(CLI::Range(0, 63))
-          ->capture_default_str();
-  app.add_option("--branches", wanted.branches, "continuations that --lookup proposes, as a tree")
-      ->check(CLI::Range(1, 63))
-      ->capture_default_str();
-  app.add_option("--draft", wanted.draft, "file of a draft head for the model")->excludes(lookup);
-  app.add_option("--draft-length", wanted.draft_length, "tokens that --draft drafts a round, at most")
-      ->check(CLI::Range(1, 63))
-      ->capture_default_str();
-  app.add_flag("--adaptive", wanted.adaptive, "let each round's drafts follow what was measured");
-  app.add_flag("--wait", wanted.wait, "wait for each round instead of launching the next while it runs");
-}
-
-void add_sampling_options(CLI::App& app, options& wanted) {
-  sampling_settings& sampling = wanted.sampling;
-  app.add_option("--temperature", sampling.temperature, "0: greedy")
-      ->check(CLI::Range(0.0f, 100.0f))
-      ->capture_default_str();
-  app.add_option("--top-k", sampling.top_k, "draw among the most probable k; 0: all")->capture_default_str();
-  app.add_option("--top-p", sampling.top_p, "draw among the most probable of this sum; 1: all")
-      ->check(CLI::Range(0.0f, 1.0f))
-      ->capture_default_str();
-  app.add_option("--min-p", sampling.min_p,
-                 "drop what is less probable than this share of the largest; 0: none")
-      ->check(CLI::Range(0.0f, 1.0f))
-      ->capture_default_str();
-  app.add_option("--seed", sampling.seed, "of the draws: the same seed, the same text")
-      ->capture_default_str();
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  options wanted;
+  driver_options wanted;
   CLI::App app{
       "Answers prompts with a small Llama model, from CUDA graph (or host graph) replays of its steps."};
-  app.add_option("prompt", wanted.prompts, "what to ask; several prompts are answered in one batch")
-      ->required();
-  app.add_option("--model", wanted.model, "GGUF file of a Llama-architecture chat model")->required();
-  app.add_option("--system", wanted.system, "system prompt, instead of the model's own");
-  app.add_option("--device", wanted.where, "where to run")
-      ->check(CLI::IsMember({"auto", "host", "cuda"}))
-      ->capture_default_str();
-  app.add_option("--max-tokens", wanted.max_tokens, "tokens to generate, at most")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--context", wanted.context, "tokens that the steps are captured for")
-      ->check(CLI::Range(2, 1 << 30))
-      ->capture_default_str();
-  app.add_option("--page-size", wanted.page_size, "tokens in a page of the KV cache, a power of two")
-      ->check(CLI::IsMember({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}))
-      ->capture_default_str();
-  app.add_option("--step-tokens", wanted.step_tokens, "tokens of prompt in one step, at most")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  add_draft_options(app, wanted);
-  add_sampling_options(app, wanted);
-  app.add_flag("--eager", wanted.eager, "run the same steps without graphs");
-  app.add_flag("--poison", wanted.poison, "fill everything undefined with wild values before each step");
-  app.add_flag("--no-times", wanted.no_times, "leave out the nodes that read the device's clock");
-  app.add_option("--dot", wanted.dot, "write the decode step's graph there, in Graphviz's language");
+  add_options(app, wanted);
   CLI11_PARSE(app, argc, argv);
   try {
     return answer(wanted) ? 0 : 1;

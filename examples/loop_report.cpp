@@ -36,12 +36,13 @@ void report_times(const step_times& times) {
     any = true;
   }
   if (!any) return;
-  const auto gap = [](const char* name, const time_statistics& time) {
-    if (time.count > 0)
-      std::fprintf(stderr, "%s %.1f us, most %.1f, %llu of %llu over 5 us; ", name, time.mean(), time.largest,
-                   static_cast<count_type>(time.over_5us), static_cast<count_type>(time.count));
+  const auto gap = [](const char* name, const gap_statistics& gaps) {
+    if (gaps.count > 0)
+      std::fprintf(stderr,
+                   "\ngaps %s %.1f us, most %.1f, %llu of %llu over 5 us, %llu of them with the host late",
+                   name, gaps.mean(), gaps.largest, static_cast<count_type>(gaps.over_5us),
+                   static_cast<count_type>(gaps.count), static_cast<count_type>(gaps.host_late_over_5us));
   };
-  std::fprintf(stderr, "\ngaps on the device: ");
   gap("within rounds", times.between_steps);
   gap("between rounds", times.between_rounds);
   std::fprintf(stderr, "\n");

@@ -3,8 +3,10 @@
 /// Kernels whose blocks come in clusters, for sm_90 and later; elsewhere no such kernel is launched.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define STEPGRAPH_CLUSTER(blocks)
+#define STEPGRAPH_CLUSTER_Y(blocks)
 #else
 #define STEPGRAPH_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
+#define STEPGRAPH_CLUSTER_Y(blocks) __cluster_dims__(1, blocks, 1)
 #endif
 
 namespace stepgraph::detail {

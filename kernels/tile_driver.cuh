@@ -20,9 +20,10 @@ constexpr int min_blocks = is_small<Op> ? 4 : 2;
 
 /// Blocks a multiprocessor that heads of 16-byte copies may fill.
 template <class Op>
-constexpr int head_blocks = 1;
-template <class Op>
-requires(Op::head_blocks > 0) constexpr int head_blocks<Op> = Op::head_blocks;
+int head_blocks(const Op& op) {
+  if constexpr (requires { op.head_blocks(); }) return op.head_blocks();
+  return 1;
+}
 
 /// The threads of one block.
 class block_team {
@@ -96,9 +97,11 @@ class tile_queue {
       index = own_;
       own_ += grid_.heads >> grid_.parts_shift;
       line = op_.load(index);
-      const std::int64_t each = head(line);
+      const std::int32_t each = head(line);  // heads of a line together: some millions of columns at most
       longer_ = each << grid_.parts_shift < line.columns && parts_help();
-      if (set(rank_ * each, each)) return true;
+      begin = min(rank_ * each, line.columns);
+      end = min(rank_ * each + each, line.columns);
+      if (begin < end) return true;
     }
     return false;
   }
@@ -115,7 +118,10 @@ class tile_queue {
     index = base_ + low;
     line = shared_.line[low];
     const std::int64_t first = first_unit(low);
-    set((head(line) << grid_.parts_shift) + (from_ - first) * unit, (to_ - from_) * unit);
+    const std::int64_t from = (head(line) << grid_.parts_shift) + (from_ - first) * unit;
+    const std::int64_t to = from + (to_ - from_) * unit;
+    begin = static_cast<std::int32_t>(from < line.columns ? from : line.columns);
+    end = static_cast<std::int32_t>(to < line.columns ? to : line.columns);
     from_ += (end - begin + unit - 1) / unit;
     return true;
   }
@@ -132,7 +138,7 @@ class tile_queue {
   __device__ static std::int64_t up(std::int64_t a, std::int32_t b) {
     return static_cast<std::uint32_t>(a + b - 1) / static_cast<std::uint32_t>(b);
   }
-  __device__ std::int64_t head(const typename Op::line& of) const {
+  __device__ std::int32_t head(const typename Op::line& of) const {
     return head_columns(of.columns, grid_.parts_shift, op_.least_columns(), most());
   }
   __device__ std::int64_t first_unit(int line) const {
@@ -177,12 +183,6 @@ class tile_queue {
     }
     to_ = from_ + share < total ? from_ + share : total;
     return true;
-  }
-
-  __device__ bool set(std::int64_t from, std::int64_t columns) {
-    begin = static_cast<std::int32_t>(from < line.columns ? from : line.columns);
-    end = static_cast<std::int32_t>(from + columns < line.columns ? from + columns : line.columns);
-    return begin < end;
   }
 
   const Op& op_;
@@ -249,7 +249,7 @@ template <class Op>
 void launch_tiles_cuda(stream_ref at, const Op& op) {
   tile_grid grid;  // an op of vectors alone is one block
   if constexpr (Op::tile_columns > 0)
-    grid = grid_for(op.lines(), op.least_columns(), min_blocks<Op>, head_blocks<Op>,
+    grid = grid_for(op.lines(), op.least_columns(), min_blocks<Op>, head_blocks(op),
                     at.where().multiprocessors());
   launch_tiles_on(at, op, grid);
 }

@@ -23,7 +23,7 @@
 ///     line load(int index) const;                 // from device memory; columns 0 where nothing is written
 ///     int least_columns() const;                  // a multiple of 128 worth a block's while
 ///     static constexpr bool small = true;         // may be left out: needs 64 registers at most
-///     static constexpr int head_blocks = 2;       // may be left out: a column is worth many stores
+///     int head_blocks() const;  // may be left out: blocks a multiprocessor for heads, if a column is many stores
 ///     template <class Team>
 ///     void tile(Team&, int index, const line&, std::int32_t begin, std::int32_t end) const;
 ///   };

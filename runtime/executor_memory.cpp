@@ -123,7 +123,7 @@ void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
   made.reserve(rounds);
   for (std::size_t i = 0; i < rounds; ++i) {
     made.push_back({.results = event(where),
-                    .done = event(where),
+                    .extended = event(where),
                     .requests = {},
                     .marks = {},
                     .growth = {},

@@ -92,7 +92,7 @@ bool step_executor::state::reclaim(std::int64_t needed) {
   page_allocator& pages = requests->pages();
   if (pages.waiting_pages() > 0) {
     for (const slot& each : slots)
-      if (each.sequence > completed && each.done.query()) completed = each.sequence;
+      if (each.sequence > completed && each.done().query()) completed = each.sequence;
     pages.reclaim(completed);
   }
   return pages.free_pages() >= needed;
@@ -102,9 +102,9 @@ std::optional<int> step_executor::state::take_slot(when_full full) {
   const int index = static_cast<int>((sequence + 1) % slots.size());
   slot& next = slots[index];
   if (next.sequence > completed) {
-    if (!next.done.query()) {
+    if (!next.done().query()) {
       if (full == when_full::would_block) return std::nullopt;
-      next.done.synchronize();
+      next.done().synchronize();
     }
     completed = next.sequence;
   }

@@ -108,7 +108,7 @@ void step_executor::state::read_times(slot& used) {
     const std::int64_t begin = clock[0], end = clock[part_marks - 1];
     all.by_kind[static_cast<int>(key.kind)].add(1e-3 * double(end - begin));
     if (all.last_end > 0)
-      (first ? all.between_rounds : all.between_steps).add(1e-3 * double(begin - all.last_end));
+      (first ? all.between_rounds : all.between_steps).add(1e-3 * double(begin - all.last_end), used.late);
     all.last_end = end;
     first = false;
     // of draft decodes there may have been fewer than the most

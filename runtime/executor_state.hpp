@@ -35,14 +35,19 @@ struct step_executor::state {
   };
   /// One staging buffer and its slot of the result ring.
   struct slot {
-    event results;                     // the target step is done
-    event done;                        // and the draft's after it
-    std::uint64_t sequence = 0;        // of the round that used it last, 0: none
-    int rows = 0;                      // of that round
+    event results;               // the target step is done
+    event extended;              // and draft_extend after it, where there is one
+    bool extends = false;        // there is
+    bool late = false;           // timed: the round before had ended when this one's last launch returned
+    std::uint64_t sequence = 0;  // of the round that used it last, 0: none
+    int rows = 0;                // of that round
     std::vector<request_id> requests;  // of those rows
     std::vector<line_mark> marks;      // likewise
     std::vector<line_growth> growth;   // what staging it changed, to be taken back if it is not launched
     std::vector<step_key> timed;       // steps whose times are still to be read
+
+    // note: a mark between two graphs costs the device time, so where one serves there is one
+    const event& done() const { return extends ? extended : results; }
   };
   /// A round's steps, in order, and what the host must give for it.
   struct plan {
@@ -211,24 +216,30 @@ step_ticket step_executor::state::run(const plan& wanted, const step_round& roun
                     "step_executor: a step cannot be launched while its stream captures");
   slot& used = slots[index];
   used.sequence = ++sequence;
+  used.extends = wanted.after.has_value();
   try {
     stage(wanted, round, index);
     if (wanted.before) launch(*wanted.before);
     launch(wanted.target);
     used.results.record(stream);
-    if (wanted.after) launch(*wanted.after);
+    if (wanted.after) {
+      launch(*wanted.after);
+      used.extended.record(stream);
+    }
   } catch (...) {
     used.rows = 0;
     if (requests)
       for (const line_growth& each : used.growth) requests->shrink(each, sequence);
     try {
       used.results.record(stream);
-      used.done.record(stream);
+      used.extended.record(stream);
     } catch (...) {  // a lost device: the first cause is the one to tell
     }
     throw;
   }
-  used.done.record(stream);
+  // read, not waited for: so that a gap between the two rounds is known not to be for the host
+  if (!times.empty())
+    used.late = slots.size() == 1 || slots[(index + slots.size() - 1) % slots.size()].done().query();
   used.rows = static_cast<int>(round.rows.size());
   used.requests.clear();
   used.marks.clear();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -44,6 +46,31 @@ struct time_statistics {
   double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0.0; }
 };
 
+/// Gaps of the device between two steps, and which of them may be the host's: those of a round whose last launch
+/// returned after the round before had ended.
+struct gap_statistics : time_statistics {
+  static constexpr int bins = 256, bins_a_us = 16;
+  std::uint64_t host_late = 0;
+  std::uint64_t host_late_over_5us = 0;
+  std::array<std::uint32_t, bins + 1> histogram{};  // by length, what is longer in the last
+
+  void add(double microseconds, bool late) {
+    time_statistics::add(microseconds);
+    host_late += late ? 1 : 0;
+    host_late_over_5us += late && microseconds > 5 ? 1 : 0;
+    ++histogram[static_cast<std::size_t>(std::clamp(microseconds * bins_a_us, 0.0, double(bins)))];
+  }
+
+  /// The length that `share` of the gaps do not pass, rounded up to a bin.
+  double percentile(double share) const {
+    std::uint64_t below = 0;
+    for (std::size_t bin = 0; bin < bins; ++bin)
+      if ((below += histogram[bin]) >= share * static_cast<double>(count))
+        return std::min(static_cast<double>(bin + 1) / bins_a_us, largest);
+    return largest;
+  }
+};
+
 /// Where the time of the steps of one kind goes. `clock` is what reading the clock twice in a row takes: it is in
 /// every node's time.
 struct node_time {
@@ -56,8 +83,8 @@ struct step_times {
   static constexpr int kinds = 5;
   time_statistics by_kind[kinds];       // index is the step_kind
   std::vector<node_time> nodes[kinds];  // likewise; of step_timing::nodes
-  time_statistics between_steps;        // gaps within a round
-  time_statistics between_rounds;       // gaps from one round to the next, the copy of its inputs included
+  gap_statistics between_steps;         // gaps within a round
+  gap_statistics between_rounds;        // gaps from one round to the next, the copy of its inputs included
   std::int64_t last_end = 0;            // nanoseconds of the device's clock
 };
 

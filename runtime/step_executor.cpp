@@ -150,9 +150,19 @@ const executor_statistics& step_executor::statistics() const {
   const std::size_t slots = state_->slots.size();
   for (std::size_t i = 1; i <= slots; ++i) {
     state::slot& each = state_->slots[(state_->sequence + i) % slots];
-    if (!each.timed.empty() && each.done.query()) state_->read_times(each);
+    if (!each.timed.empty() && each.done().query()) state_->read_times(each);
   }
   return state_->statistics;
+}
+void step_executor::reset_times() {
+  const one_thread guard(state_->busy);
+  for (state::slot& each : state_->slots) each.timed.clear();
+  step_times& all = state_->statistics.times;
+  std::vector<node_time> nodes[step_times::kinds];
+  for (int kind = 0; kind < step_times::kinds; ++kind)
+    for (const node_time& each : all.nodes[kind]) nodes[kind].push_back({.name = each.name, .time = {}});
+  all = {};
+  std::ranges::move(nodes, all.nodes);
 }
 std::span<const carving_info> step_executor::carvings() const {
   return state_->carvings;

@@ -195,6 +195,10 @@ class step_executor {
   const step_limits& limits() const;
   const kv_cache_view& kv_cache() const;
   const executor_statistics& statistics() const;
+
+  /// Forgets what `statistics().times` holds, and the rounds that it has not read yet.
+  void reset_times();
+
   std::span<const carving_info> carvings() const;
   std::int64_t free_pages() const;
 

@@ -19,7 +19,7 @@ struct case_runner::running {
   std::unique_ptr<measured_step> step;
   std::unique_ptr<measured_step> other;  // at the live width; of a round, the plain decode step
   replay_times times, other_times;
-  samples medians;  // of each repetition
+  int repetitions = 0;
   nlohmann::json parameters;
 };
 
@@ -110,13 +110,24 @@ samples case_runner::repeat() {
   for (const auto& [group, values] : once.groups) append(all.groups[group], values);
   all.parts.resize(once.parts.size());
   for (std::size_t p = 0; p < once.parts.size(); ++p) append(all.parts[p], once.parts[p]);
-  now_->medians.push_back(median(once.step));
+  ++now_->repetitions;
   return once.step;
 }
 
 void case_runner::print(const char* what, const timing& t, const std::string& note) const {
   std::printf("[%s]   %-28s %10.2f us  (%.2f to %.2f, %d samples) %s\n", place_.c_str(), what, t.median,
               t.minimum, t.maximum, t.count, note.c_str());
+}
+
+/// By how much the medians of a figure's repetitions differ, where that is worth a word; else 0.
+double case_runner::noise(const samples& values) const {
+  const std::size_t parts = now_->repetitions, each = parts > 1 ? values.size() / parts : 0;
+  if (each == 0) return 0;
+  samples medians;
+  for (std::size_t i = 0; i < parts; ++i)
+    medians.push_back(median({values.begin() + i * each, values.begin() + (i + 1) * each}));
+  const auto [least, most] = std::ranges::minmax(medians);
+  return most >= noise_from_us && most > least * (1 + noise_limit) ? most / least - 1 : 0;
 }
 
 void case_runner::add(const char* name, const samples& values, std::int64_t bytes, const std::string& peer,
@@ -128,12 +139,16 @@ void case_runner::add(const char* name, const samples& values, std::int64_t byte
     note = message(1e-6 * double(bytes), " MB, ",
                    std::lround(1000 * double(bytes) / t.median / bandwidth_.read) / 10.0,
                    " % of the measured bandwidth; ");
-  if (!peer.empty()) note += message(peer, ' ', std::lround(100 * peer_us) / 100.0, " us");
+  if (!peer.empty()) note += message(peer, ' ', std::lround(100 * peer_us) / 100.0, " us; ");
+  const double differ = noise(values);
+  if (differ > 0)
+    note += message("too noisy: repetitions differ by ", std::lround(1000 * differ) / 10.0, " %");
   print(name, t, note);
   report_.add(name, now_->parameters, t, bytes, peer, peer_us);
   nlohmann::json kept = nlohmann::json::array();
   for (const double each : values) kept.push_back(std::round(1000 * each) / 1000);
   report_.note_row("samples", std::move(kept));
+  report_.note_row("noisy", differ > 0);
 }
 
 void case_runner::end() {
@@ -142,16 +157,11 @@ void case_runner::end() {
   if (t.step.empty()) return;
   const bool round = c.step == replay_step::round;
   std::printf("[%s] %s\n", place_.c_str(), c.name().c_str());
-  const auto [least, most] = std::ranges::minmax(now_->medians);
-  const bool noisy = now_->medians.size() > 1 && most >= noise_from_us && most > least * (1 + noise_limit);
-  now_->parameters["noisy"] = noisy;
+  now_->parameters["noisy"] = noise(t.step) > 0;
   const std::int64_t bytes = now_->step->step_bytes();
   const double other = median(now_->other_times.step);
   const char* const beside = round ? "plain decode step" : "captured at the live width";
   add(round ? "round" : "step", t.step, bytes, now_->other ? beside : "", other);
-  if (noisy)
-    std::printf("[%s]   too noisy: the medians of %zu repetitions differ by %.1f %%\n", place_.c_str(),
-                now_->medians.size(), 100 * (most / least - 1));
   add(round ? "replayed round" : "replayed step", t.replayed, bytes);
   add("launch call, host", t.launch_call);
   add("replay call, host", t.replay_call);

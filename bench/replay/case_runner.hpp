@@ -32,6 +32,7 @@ class case_runner {
  private:
   struct running;
   void print(const char* what, const timing& t, const std::string& note = {}) const;
+  double noise(const samples& values) const;
   void add(const char* name, const samples& values, std::int64_t bytes = 0, const std::string& peer = {},
            double peer_us = 0);
   void add_capture();

@@ -11,16 +11,15 @@ namespace stepgraph::llama {
 
 namespace detail {
 template <int HeadSize, int QueryTiles>
-void launch_tiles(stream_ref at, const cluster_params& p, int cluster, int grid_rows);
+void launch_tiles(stream_ref at, const cluster_params& p, int cluster);
 }
 
 namespace {
 
 using detail::max_cluster;
 
-constexpr std::size_t counters_bytes = 65536;  // of the workspace, as split attention has them
-
-constexpr std::int64_t lone_block_tokens = 2048;  // of a row, where it has one block a KV head
+// of shared memory, so that a multiprocessor holds two blocks, no third, and has room for the products' beside them
+constexpr int two_blocks_bytes = 75000;
 
 /// Of one launch.
 int most_blocks(int multiprocessors) {
@@ -39,6 +38,12 @@ int cluster_of(int multiprocessors, const paged_attention_params& p) {
   return cluster;
 }
 
+/// Whether a third block may come to a multiprocessor. Measured: clusters of eight on more blocks than
+/// multiprocessors gain 6 % by it; pairs and single blocks lose as much, being spread unevenly then.
+bool packs(int multiprocessors, const paged_attention_params& p, int cluster) {
+  return cluster == max_cluster && p.rows * p.kv_heads * cluster > multiprocessors;
+}
+
 int attribute(device where, cudaDeviceAttr which) {
   int value = 0;
   STEPGRAPH_CUDA_TRY(cudaDeviceGetAttribute(&value, which, where.ordinal()));
@@ -53,15 +58,14 @@ bool has_cluster_attention(device where, const paged_attention_params& p, int ro
     return false;
   if (attribute(where, cudaDevAttrComputeCapabilityMajor) < 9) return false;
   const int multiprocessors = attribute(where, cudaDevAttrMultiProcessorCount);
-  const int cluster = cluster_of(multiprocessors, p);
-  // note: single blocks are no match for split attention on long rows, theirs or everybody's
-  return p.rows <= detail::cluster_rows && p.rows * p.kv_heads * cluster <= most_blocks(multiprocessors) &&
-         (cluster > 1 || (p.page_columns << p.page_shift) <= lone_block_tokens);
+  return p.rows * p.kv_heads * cluster_of(multiprocessors, p) <= most_blocks(multiprocessors);
 }
 
 std::size_t cluster_attention_workspace_bytes(device where) {
+  // a block leaves two partial results of a tile of query rows at most, and what is needed to add them
+  constexpr std::size_t partial = 32 * (64 + 4) * sizeof(float);
   const std::size_t blocks = most_blocks(attribute(where, cudaDevAttrMultiProcessorCount));
-  return counters_bytes + blocks * 2 * detail::partial_floats<64, 2> * sizeof(float);
+  return stepgraph::detail::split_counters * sizeof(std::int32_t) + blocks * 2 * partial;
 }
 
 void cluster_attention(stream_ref at, const paged_attention_params& p, int row_tokens,
@@ -73,21 +77,26 @@ void cluster_attention(stream_ref at, const paged_attention_params& p, int row_t
             cluster = cluster_of(multiprocessors, p), long_tiles = options.long_tiles * cluster;
   const bool room_for_long =
       (p.page_columns << p.page_shift) > std::int64_t{long_tiles} * detail::tile_tokens;
-  const int most_rows = most_blocks(multiprocessors) / (p.kv_heads * cluster),
-            blocks = options.blocks > 0 ? options.blocks : most_blocks(multiprocessors);
+  const int most = most_blocks(multiprocessors),
+            blocks = options.blocks > 0 ? std::min(options.blocks, most) : most;
   const std::size_t bytes = cluster_attention_workspace_bytes(at.where());
   STEPGRAPH_EXPECTS(!room_for_long || (p.workspace && p.workspace_bytes >= bytes),
                     "cluster_attention: a workspace of ", bytes, " bytes is needed, got ", p.workspace_bytes);
-  const int grid_rows =
-      room_for_long ? std::max(p.rows, std::min(blocks / (p.kv_heads * cluster), most_rows)) : p.rows;
-  auto* const workspace = static_cast<std::byte*>(p.workspace);
-  const detail::cluster_params params{.op = p,
-                                      .merge_first = row_tokens > 1,
-                                      .long_tiles = long_tiles,
-                                      .partials = reinterpret_cast<float*>(workspace + counters_bytes),
-                                      .counters = reinterpret_cast<std::int32_t*>(workspace)};
-  query_tiles(p, row_tokens) <= 1 ? detail::launch_tiles<64, 1>(at, params, cluster, grid_rows)
-                                  : detail::launch_tiles<64, 2>(at, params, cluster, grid_rows);
+  const int clusters = room_for_long ? std::max(p.rows, blocks / (p.kv_heads * cluster)) : p.rows;
+  const int tiles = query_tiles(p, row_tokens);
+  stepgraph::detail::split_plan plan;
+  plan.query_warps = tiles;
+  plan.block_groups = clusters * cluster;
+  plan.min_tiles = 4;
+  plan.counters = stepgraph::detail::split_counters;
+  const detail::cluster_params params{
+      .split = stepgraph::detail::planned_params(p, plan),
+      .merge_first = row_tokens > 1,
+      .long_tiles = long_tiles,
+      .lines = std::min((row_tokens * (p.heads / p.kv_heads) + 3) / 4 * 4, 16 * tiles),
+      .least_shared = packs(multiprocessors, p, cluster) ? 0 : two_blocks_bytes};
+  tiles <= 1 ? detail::launch_tiles<64, 1>(at, params, cluster)
+             : detail::launch_tiles<64, 2>(at, params, cluster);
 }
 
 }  // namespace stepgraph::llama

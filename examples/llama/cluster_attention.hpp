@@ -7,8 +7,8 @@ namespace stepgraph::llama {
 
 /// What may be varied to measure and to test it.
 struct cluster_options {
-  int long_tiles = 32;  // 64-token tiles for each block of a row's cluster, above which a row is long
-  int blocks = 0;       // that share long rows if the rows' own are fewer; 0: one for each multiprocessor
+  int long_tiles = 16;  // 64-token tiles for each block of a row's cluster, above which a row is long
+  int blocks = 0;       // that share a step with a long row if the rows' own are fewer; 0: what the GPU holds
 };
 
 /// Attention of small steps, where latency is all that costs: a cluster of blocks shares a row's KV head,
@@ -17,17 +17,15 @@ struct cluster_options {
 /// before the first layer the chain needs a kernel that lets no successor start before its own wait (`embed`
 /// is one; successor.cuh).
 ///
-/// A row too long for its own blocks is everybody's: when they are done with their own rows, all blocks take
-/// even shares of the long rows' tiles, and the last to finish a row puts its shares together. Which rows
-/// those are is read from the lengths in each launch, whatever the captured width.
+/// If a row is too long for its own blocks, all blocks take even shares of all rows' tiles as split attention
+/// does, by its code. Which of the two it is each launch reads from the lengths, whatever the captured width.
 ///
 /// bfloat16, head size 64 (models with larger heads wait for memory, not for latency), chains alone, without
-/// logit cap, window, sink or log-sum-exp, on a GPU with clusters. Dead tokens' outputs are left alone. The
-/// result of a row that is not long has the same bits whatever the batch, for one cluster size.
+/// logit cap, window, sink or log-sum-exp, on a GPU with clusters. Dead tokens' outputs are left alone. Where no
+/// row is long, a row's result has the same bits whatever the batch, for one cluster size.
 ///
 /// True if it serves `params` (pointers are not looked at) of which no row has more than `row_tokens` tokens,
-/// and does so better than `paged_attention`: up to as many rows as the GPU holds blocks for, and where a row
-/// has one block a KV head alone, with tables of 2,048 tokens at most.
+/// and does so better than `paged_attention`: up to as many rows as the GPU holds blocks for.
 bool has_cluster_attention(device where, const paged_attention_params& params, int row_tokens);
 
 /// Bytes of `params.workspace` that a table with room for a long row asks for; zeroed once before the first

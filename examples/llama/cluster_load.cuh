@@ -32,7 +32,7 @@ struct row_shape {
   __device__ int base() const { return length - tokens; }
 };
 
-inline __device__ row_shape shape_of(const paged_attention_params& p, int row) {
+inline __device__ row_shape shape_of(const paged_attention_params& p, int row, bool reports) {
   const int begin = __ldcg(p.cu_seqlens_q + row), end = __ldcg(p.cu_seqlens_q + row + 1);
   const int length = __ldcg(p.cache_seqlens + row);
   const std::int64_t capacity = p.page_columns << p.page_shift;
@@ -40,7 +40,7 @@ inline __device__ row_shape shape_of(const paged_attention_params& p, int row) {
   shape.first_token = min(max(begin, 0), p.tokens);
   shape.tokens = min(max(end, shape.first_token), p.tokens) - shape.first_token;
   shape.length = static_cast<int>(min(std::int64_t{max(length, 0)}, capacity));
-  if (shape.tokens > 0 && shape.length != length && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+  if (shape.tokens > 0 && shape.length != length && reports && threadIdx.x == 0)
     report(p.faults, row, row_status::length_clamped, length);
   return shape;
 }
@@ -65,7 +65,7 @@ struct tile_loader {
         length(length),
         token(threadIdx.x / pieces),
         piece(threadIdx.x % pieces),
-        head_offset(blockIdx.y * params.cache.head_stride + piece * 8),
+        head_offset(blockIdx.x * params.cache.head_stride + piece * 8),
         ring(ring) {}
 
   __device__ void look_up(int tile, std::int32_t (&pages)[passes]) const {

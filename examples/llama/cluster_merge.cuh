@@ -5,20 +5,19 @@
 /// How the shares of several warps become lines of the output.
 namespace stepgraph::llama::detail {
 
-/// Lines of a row and KV head: its tokens' query heads, no more than there is room for.
-template <int QueryTiles>
-__device__ __forceinline__ int live_lines_of(const paged_attention_params& p, const row_shape& shape) {
-  return min(shape.tokens * (p.heads / p.kv_heads), 16 * QueryTiles);
-}
-
 /// From a line's largest logits and sums to the next one's: one more, for the banks' sake.
 template <int Sources>
 constexpr int softmax_pitch = Sources + 1;
 
-/// Puts together what `Sources` warps have of each line: their weighted values' `Columns` columns in `parts`, largest
-/// logits and sums in `softmaxes`. Calls emit(line, column, values, log2_sum) with `vector` columns from `column`
-/// on, of a line that sees nothing zeros and minus infinity. Ends without a barrier.
-template <int Lines, int Columns, int Sources, class Emit>
+/// The same of the weighted values that sources leave of a line, one beside the other.
+template <int Columns, int Sources>
+constexpr int parts_pitch = Columns* Sources + 8;
+
+/// Puts together what `Sources` warps have of each line: their weighted values' `Columns` columns in `parts`
+/// [lines, parts_pitch], largest logits and sums in `softmaxes` [lines, softmax_pitch]. Calls
+/// emit(line, column, values, log2_sum) with `vector` columns from `column` on, of a line that sees nothing
+/// zeros and minus infinity. Ends without a barrier.
+template <int Columns, int Sources, class Emit>
 __device__ __forceinline__ void merge_lines(const float* parts, float2* softmaxes, int live_lines,
                                             const Emit& emit) {
   // eight threads have a line, and each of them some of its columns. note: the loop is a warp's own, since its
@@ -61,7 +60,7 @@ __device__ __forceinline__ void merge_lines(const float* parts, float2* softmaxe
 #pragma unroll
       for (int from = 0; from < Sources; ++from) {
         const float weight = softmax[from].x;
-        const float* const at = parts + (from * Lines + line) * Columns + part * vector;
+        const float* const at = parts + line * parts_pitch<Columns, Sources> + from * Columns + part * vector;
 #pragma unroll
         for (int i = 0; i < vectors; ++i)
 #pragma unroll
@@ -79,11 +78,12 @@ __device__ __forceinline__ void merge_lines(const float* parts, float2* softmaxe
   }
 }
 
-/// What a warp has of the first `live_lines` lines, as `merge_lines` wants it of the warps of a block.
-template <int HeadSize, int QueryTiles>
-__device__ __forceinline__ void leave_shares(query_tile<HeadSize> (&attention)[QueryTiles], int live_lines,
-                                             float2* parts, float2* softmaxes) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+/// What a warp has of the first `live_lines` lines: calls values(line, column, two of them) and, four times a
+/// line, softmax(line, largest logit and sum).
+template <int HeadSize, int QueryTiles, class Values, class Softmax>
+__device__ __forceinline__ void for_each_share(query_tile<HeadSize> (&attention)[QueryTiles], int live_lines,
+                                               const Values& values, const Softmax& softmax) {
+  const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int q = 0; q < QueryTiles; ++q)
 #pragma unroll
@@ -95,10 +95,9 @@ __device__ __forceinline__ void leave_shares(query_tile<HeadSize> (&attention)[Q
       if (line >= live_lines) continue;
 #pragma unroll
       for (int n = 0; n < HeadSize / 8; ++n)
-        parts[((warp * 16 * QueryTiles + line) * HeadSize + n * 8 + lane % 4 * 2) / 2] = {
-            attention[q].weighted[n][2 * half], attention[q].weighted[n][2 * half + 1]};
-      if (lane % 4 == 0)
-        softmaxes[line * softmax_pitch<cluster_warps> + warp] = {attention[q].largest[half], sum};
+        values(line, n * 8 + lane % 4 * 2,
+               float2{attention[q].weighted[n][2 * half], attention[q].weighted[n][2 * half + 1]});
+      softmax(line, float2{attention[q].largest[half], sum});
     }
 }
 
@@ -107,7 +106,7 @@ template <int HeadSize, int Vector>
 __device__ __forceinline__ void store_line(const paged_attention_params& p, const row_shape& shape, int line,
                                            int column, const float (&value)[Vector]) {
   const int group = p.heads / p.kv_heads, token = shape.first_token + line / group,
-            head = blockIdx.y * group + line % group;
+            head = blockIdx.x * group + line % group;
   bf16* const to = static_cast<bf16*>(p.output) + (std::int64_t{token} * p.heads + head) * HeadSize + column;
   if constexpr (Vector == 1)
     *to = from_float<bf16>(value[0]);

@@ -22,7 +22,7 @@ struct query_tile {
       end[half] = there ? shape.base() + j + 1 : 0;
       const bf16* const from =
           static_cast<const bf16*>(p.query) +
-          (std::int64_t{shape.first_token + (there ? j : 0)} * p.heads + blockIdx.y * group + line % group) *
+          (std::int64_t{shape.first_token + (there ? j : 0)} * p.heads + blockIdx.x * group + line % group) *
               HeadSize +
           lane % 4 * 2;
 #pragma unroll

@@ -352,7 +352,7 @@ class typed_pass final : public forward_pass {
     params.workspace = attention_workspace_.data();
     params.workspace_bytes = attention_workspace_.bytes();
     // a row's tokens at most
-    const int row_tokens = step.key.kind == step_kind::decode ? 1
+    const int row_tokens = !is_ragged(step.key.kind) ? 1
                            : step.key.kind == step_kind::target_verify
                                ? std::min(step.key.tokens, static_cast<int>(step.accepted.stride))
                                : step.key.tokens;

@@ -18,6 +18,23 @@ __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, b
                : "memory");
 }
 
+/// How the second-level cache is to treat what is copied: what is read `once` leaves before anything else does.
+__device__ __forceinline__ std::uint64_t cache_policy(bool once) {
+  std::uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return once ? first : normal;
+}
+
+/// The same under a policy.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool live,
+                                           std::uint64_t policy) {
+  const int bytes = live ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),
+               "l"(from), "r"(bytes), "l"(policy)
+               : "memory");
+}
+
 /// The same for one word.
 __device__ __forceinline__ void copy_word_async(std::uint32_t to, const void* from, bool live) {
   const int bytes = live ? 4 : 0;
@@ -98,6 +115,13 @@ __device__ __forceinline__ std::int32_t count_arrival(std::int32_t* counter) {
   std::int32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   return before;
+}
+
+/// The lowest `count` bits: none below 0, all from 32 on.
+__device__ __forceinline__ std::uint32_t bits_below(int count) {
+  std::uint32_t bits;
+  asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(bits) : "r"(max(count, 0)));
+  return bits;
 }
 
 /// 2^x to two units in the last place; 0 for minus infinity.

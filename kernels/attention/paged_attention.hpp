@@ -12,7 +12,7 @@ namespace stepgraph {
 
 /// One layer of a paged KV cache, NHD: page, token in page, head, element. Strides in elements, 64-bit.
 struct kv_pages_view {
-  const void* keys = nullptr;  // 16-byte aligned
+  const void* keys = nullptr;  // 16-byte aligned; page 0 is mapped memory
   const void* values = nullptr;
   std::int64_t page_stride = 0;
   std::int64_t token_stride = 0;

@@ -6,6 +6,12 @@
 
 namespace stepgraph::detail {
 
+/// Page entries, unsigned, that are pages of the pool lie below.
+STEPGRAPH_HD unsigned page_limit(const kv_pages_view& cache) {
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  return static_cast<unsigned>(cache.pages > 0 && cache.pages < most ? cache.pages : most);
+}
+
 /// The list of a row's cached pages, and how many tokens it has room for.
 struct row_pages {
   const std::int32_t* entries;

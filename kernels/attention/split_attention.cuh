@@ -91,7 +91,7 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   wait_copies<0>();
   __syncthreads();
   float* const shared = reinterpret_cast<float*>(stages);
-  attention.store(shared, query_warp, kv_warp);
+  attention.store(shared, query_warp, kv_warp, s.lines);
   __syncthreads();
   finish_segment<T, HeadSize, Tile>(p, work, s, shared, reinterpret_cast<float*>(stages + Tile::shared_bytes),
                                     held.received, shared_arrivals);
@@ -123,11 +123,11 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
     __syncthreads();
     block = &shared_block;
   }
+  clear_dead_tokens<T, Tile>(p, Tile::threads);
   if (clustered) cluster_wait();
   for_each_segment<Tile>(p, *block, [&](const row_work& work, const segment& s) {
     attend_segment<T, Tile::head_size, Tile>(p, work, s, stages, held, arrivals);
   });
-  clear_dead_tokens<T, Tile>(p, Tile::threads);
 }
 
 /// As `launch`, with `p.cluster` blocks along y a cluster.

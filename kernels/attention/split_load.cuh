@@ -20,14 +20,15 @@ struct kv_loader {
   segment_span range;
   unsigned pages;            // of the pool
   std::int64_t head_offset;  // elements, of this thread's piece of a line
+  std::uint64_t policy;      // of the cache, for the pool's keys and values
   std::uint32_t to;          // shared address of this thread's first piece in stage 0
 
   __device__ kv_loader(const split_params& params, const row_work& row, const segment& now,
                        const segment_span& positions, std::uint32_t stages, held_pages<Tile>& ring)
       : p(params), held(ring), work(row), s(now), range(positions) {
     table = row_pages::of(p.op, s.row).entries;
-    const std::int64_t most = 1u << 31;
-    pages = static_cast<unsigned>(p.op.cache.pages > 0 ? min(p.op.cache.pages, most) : most);
+    policy = cache_policy(work.query_tiles <= 1);
+    pages = page_limit(p.op.cache);
     const int piece = threadIdx.x % Tile::line_vectors;
     const int token = threadIdx.x / 32 * 16 + threadIdx.x % 32 / Tile::line_vectors;
     head_offset = s.kv_head * p.op.cache.head_stride + piece * 8;
@@ -97,8 +98,13 @@ struct kv_loader {
       const std::int64_t at = __shfl_sync(~0u, offset, lane / Tile::line_vectors + pass * Tile::pass_tokens);
       const std::uint32_t line =
           stage_to + pass * Tile::pass_tokens * Tile::line_bytes ^ swizzle(0, pass * Tile::pass_tokens) * 16;
-      copy_async(line, keys + (at < 0 ? 0 : at), at >= 0);
-      copy_async(line + Tile::keys_bytes, values + (at < 0 ? 0 : at), at >= 0);
+      if constexpr (Tile::read_once) {
+        copy_async(line, keys + (at < 0 ? 0 : at), at >= 0, policy);
+        copy_async(line + Tile::keys_bytes, values + (at < 0 ? 0 : at), at >= 0, policy);
+      } else {
+        copy_async(line, keys + (at < 0 ? 0 : at), at >= 0);
+        copy_async(line + Tile::keys_bytes, values + (at < 0 ? 0 : at), at >= 0);
+      }
     }
   }
 

@@ -98,15 +98,21 @@ struct block_work {
 /// Asks the second-level cache for what every block reads first, before the predecessor is over: the rows'
 /// lengths, and the beginnings of their page lists. No value is taken from it.
 __device__ __forceinline__ void prefetch_plan(const split_params& p) {
-  constexpr int line = 32, lines = 4;  // entries of a line of the cache; lines of a row
+  constexpr int line = 32;  // entries of a line of the cache
   if (blockIdx.x != 0) return;
   for (int i = threadIdx.x; i * line <= p.op.rows; i += blockDim.x) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p.op.cu_seqlens_q + i * line));
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p.op.cache_seqlens + min(i * line, p.op.rows - 1)));
   }
   if (p.op.page_indptr.data) return;
-  const int row = blockIdx.y + threadIdx.x / lines * gridDim.y, at = threadIdx.x % lines * line;
-  if (row < p.op.rows && at < p.op.page_columns)
+  // some thousand lines in all, at least four a row and no more than it has room for; powers of two, since nothing
+  // waits for a division here
+  const int columns = static_cast<int>(min(p.op.page_columns, std::int64_t{1} << 20));
+  const int room = 32 - __clz((columns - 1) / line), even = 10 - (32 - __clz(p.op.rows - 1));
+  const int shift = max(2, min(room, even));
+  const int thread = threadIdx.x * gridDim.y + blockIdx.y;
+  const int row = thread >> shift, at = (thread & ((1 << shift) - 1)) * line;
+  if (row < p.op.rows && at < columns)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p.op.page_table + row * p.op.page_table_stride + at));
 }
 

@@ -136,15 +136,15 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
       // not end
       const int group_now = blockIdx.y, first_group = block.group_of(unit_begin);
       const int last_group = block.group_of(unit_begin + tiles - 1);
-      const int cluster = Tile::clusters ? p.cluster : 1;  // groups that leave a part together
-      const int first_cluster = first_group / cluster, mine = group_now / cluster;
+      const int cluster = Tile::clusters ? p.cluster : 1;  // groups that leave a part together, 1 or 2
+      const int first_cluster = first_group >> (cluster - 1), mine = group_now >> (cluster - 1);
       if (cluster == 2) {
         const bool second = group_now % 2 == 1;
         s.sends = second && first_group < group_now;
         s.leads = !second && last_group > group_now;
       }
       s.part = mine - first_cluster;
-      s.parts = last_group / cluster - first_cluster + 1;
+      s.parts = (last_group >> (cluster - 1)) - first_cluster + 1;
       s.counter = first_group * kv_heads + s.kv_head;
       const int slot = Tile::query_rows * Tile::slot_line;
       s.partials = (std::int64_t{2} * s.counter + 1) * slot;

@@ -28,7 +28,10 @@ struct split_tile {
   static constexpr int overhead = 0;  // KV tiles that a query tile costs beside its own
   static constexpr int query_rows = 16 * QueryWarps;
   static constexpr int kv_tokens = 16 * Warps;  // keys and values of one pipeline stage
-  static constexpr bool all_options = true;     // trees and batch-invariant splits, too
+  // a row's only query tile reads its keys and values once: they need not push lengths, page tables and code
+  // out of the cache
+  static constexpr bool read_once = QueryWarps < 4 && !split_few_registers;
+  static constexpr bool all_options = true;  // trees and batch-invariant splits, too
   static constexpr int kv_warps = Warps / QueryWarps;
   static constexpr int group_warps = QueryWarps;            // warps that have the same keys
   static constexpr int warp_tokens = kv_tokens / kv_warps;  // keys of a tile that one warp sees

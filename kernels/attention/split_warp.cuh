@@ -129,15 +129,16 @@ struct warp_attention {
     }
   }
 
-  /// Leaves the warp's rows for `finish_segment`.
-  __device__ void store(float* shared, int query_warp, int kv_warp) {
+  /// Leaves the warp's rows, of the tile's first `lines`, for `finish_segment`.
+  __device__ void store(float* shared, int query_warp, int kv_warp, int lines) {
     const int lane = threadIdx.x % 32;
     constexpr int rows = Tile::kv_warps * Tile::query_rows;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       sum[half] += __shfl_xor_sync(~0u, sum[half], 1);
       sum[half] += __shfl_xor_sync(~0u, sum[half], 2);
-      const int at = kv_warp * Tile::query_rows + query_warp * 16 + half * 8 + lane / 4;
+      const int line = query_warp * 16 + half * 8 + lane / 4, at = kv_warp * Tile::query_rows + line;
+      if (line >= lines) continue;
 #pragma unroll
       for (int n = 0; n < HeadSize / 8; ++n)
         *reinterpret_cast<float2*>(shared + at * Tile::output_pitch + n * 8 + lane % 4 * 2) =

@@ -69,12 +69,21 @@ struct warpgroup_loader {
       return static_cast<const T*>(Keys ? own.keys : own.values) + token * own.token_stride +
              s.kv_head * own.head_stride;
     };
-    const auto listed = [&](int position) {
-      return !Tile::guarded || (position >= span.begin && position < span.listed_end);
+    // what a box of the copy engine holds comes with its first tokens, as far as the row goes: whoever does not see
+    // them masks them
+    const int box = p.bulk ? 1 << min(p.op.page_shift, 6) : 1;
+    const bool mixed = span.listed_end < span.end;
+    const int end = mixed ? span.end : min(work.length, (span.end + box - 1) & -box);
+    const int listed_end = mixed ? span.listed_end : end;
+    // a box that these cut cannot come whole; one outside comes as page -1, for which the engine puts zeros
+    const int boxes_end = mixed ? span.listed_end & -box : (end & (box - 1)) != 0 ? end & -box : 1 << 30;
+    const int cut_begin = (span.begin & (box - 1)) != 0 ? span.begin : -Tile::kv_tokens;
+    const auto within = [&](int position, int to) {
+      return !Tile::guarded ||
+             static_cast<unsigned>(position - span.begin) < static_cast<unsigned>(to - span.begin);
     };
-    const auto inside = [&](int position) {
-      return !Tile::guarded || (position >= span.begin && position < span.end);
-    };
+    const auto listed = [&](int position) { return within(position, listed_end); };
+    const unsigned pages = page_limit(cache);
     int position = span.first_tile * Tile::kv_tokens + half * Tile::warp_tokens + lane;
     std::int32_t entry[Tile::warp_words];
     const auto look_up = [&](int at) { return listed(at) ? table[at >> p.op.page_shift] : 0; };
@@ -85,31 +94,36 @@ struct warpgroup_loader {
     for (int tile = span.first_tile; tile < span.last_tile; ++tile, position += Tile::kv_tokens) {
       const std::uint32_t full = shared_address((Keys ? held.full_keys : held.full_values) + ring.stage());
       const std::uint32_t stage = to + ring.stage() * Tile::kv_bytes + half * Tile::warp_tokens * 128;
-      bool there[Tile::warp_words], whole = p.bulk;
+      const int first = position - lane;
+      bool there[Tile::warp_words];
 #pragma unroll
       for (int word = 0; word < Tile::warp_words; ++word) {
         const int at = position + word * 32;
-        there[word] = inside(at);
-        if (Tile::guarded && listed(at) &&
-            (entry[word] < 0 || (cache.pages > 0 && entry[word] >= cache.pages))) {
+        there[word] = within(at, end);
+        if (Tile::guarded && listed(at) && static_cast<unsigned>(entry[word]) >= pages) {
           there[word] = false;
           bad = entry[word];
         }
-        whole = whole && there[word] && listed(at);
+        if (Tile::guarded && !there[word]) entry[word] = -1;
       }
-      whole = __all_sync(~0u, whole);
       wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage()),
                    ring.parity() ^ 1);
-      if (whole) {
-        if (Keys && Tile::guarded && lane < Tile::warp_words)
-          held.live[ring.stage()][half * Tile::warp_words + lane] = ~0u;
-        // all of this warp's tokens lie in whole boxes of the pool
-        const int shift = min(p.op.page_shift, 6), box = lane / Tile::columns, column = lane % Tile::columns;
-        const int token = box << shift;
+      if (Keys && Tile::guarded) {
+#pragma unroll
+        for (int word = 0; word < Tile::warp_words; ++word) {
+          const std::uint32_t bits = __ballot_sync(~0u, there[word]);
+          if (lane == word) held.live[ring.stage()][half * Tile::warp_words + word] = bits;
+        }
+      }
+      if (p.bulk && (!Tile::guarded || ((first + Tile::warp_tokens <= boxes_end || first >= end) &&
+                                        static_cast<unsigned>(cut_begin - first) >= Tile::warp_tokens))) {
+        // all of this warp's tokens lie in boxes of the pool, or nowhere
+        const int shift = min(p.op.page_shift, 6), column = lane % Tile::columns;
+        const int token = lane / Tile::columns << shift;
         std::int32_t page = __shfl_sync(~0u, entry[0], token % 32);
         if (const std::int32_t later = __shfl_sync(~0u, entry[Tile::warp_words - 1], token % 32); token >= 32)
           page = later;
-        const int in_page = (position - lane + token) & ((1 << p.op.page_shift) - 1);
+        const int in_page = (first + token) & ((1 << p.op.page_shift) - 1);
         if (lane == 0) expect_more(full, Tile::warp_tokens * HeadSize * int{sizeof(T)});
         __syncwarp();
         if (token < Tile::warp_tokens)
@@ -118,31 +132,24 @@ struct warpgroup_loader {
 #pragma unroll
         for (int word = 0; word < Tile::warp_words; ++word)
           entry[word] = look_up(position + word * 32 + Tile::kv_tokens);
-        arrive_after_copies(full);
-        if (Keys && lane == 0) arrive(full);
-        ring.advance();
-        continue;
-      }
+      } else {
 #pragma unroll
-      for (int word = 0; word < Tile::warp_words; ++word) {
-        const int at = position + word * 32;
-        const int in_page = at & ((1 << p.op.page_shift) - 1);
-        const T* const from = !there[word] ? nullptr
-                              : listed(at)
-                                  ? pool + (entry[word] * cache.page_stride + in_page * cache.token_stride +
-                                            s.kv_head * cache.head_stride)
-                                  : beside(at);
-        if (Keys && Tile::guarded) {
-          const std::uint32_t bits = __ballot_sync(~0u, there[word]);
-          if (lane == 0) held.live[ring.stage()][half * Tile::warp_words + word] = bits;
-        }
-        entry[word] = look_up(at + Tile::kv_tokens);
+        for (int word = 0; word < Tile::warp_words; ++word) {
+          const int at = position + word * 32;
+          const int in_page = at & ((1 << p.op.page_shift) - 1);
+          const T* const from = !there[word] ? nullptr
+                                : listed(at)
+                                    ? pool + (entry[word] * cache.page_stride + in_page * cache.token_stride +
+                                              s.kv_head * cache.head_stride)
+                                    : beside(at);
+          entry[word] = look_up(at + Tile::kv_tokens);
 #pragma unroll 2
-        for (int pass = 0; pass < 32 / pass_lines; ++pass) {
-          const int token = pass * pass_lines + lane / Tile::line_vectors;
-          const auto line = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from), token);
-          copy_async(stage + word * 32 * 128 + place(token, piece, Tile::kv_column_bytes),
-                     (line == 0 ? pool : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
+          for (int pass = 0; pass < 32 / pass_lines; ++pass) {
+            const int token = pass * pass_lines + lane / Tile::line_vectors;
+            const auto line = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(from), token);
+            copy_async(stage + word * 32 * 128 + place(token, piece, Tile::kv_column_bytes),
+                       (line == 0 ? pool : reinterpret_cast<const T*>(line)) + piece * 8, line != 0);
+          }
         }
       }
       arrive_after_copies(full);

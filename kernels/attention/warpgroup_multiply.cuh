@@ -49,13 +49,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
   /// Starts scores = queries . keys of the next tile.
   __device__ void start_scores() {
     wait_barrier(shared_address(&held.full_keys[key_ring.stage()]), key_ring.parity());
-    if constexpr (Tile::guarded) {
-      static_assert(Tile::words == 4);
-      // note: read by the lane that frees the stage, for all
-      uint4 live{};
-      if (threadIdx.x % 32 == 0) live = *reinterpret_cast<const uint4*>(held.live[key_ring.stage()]);
-      all_live = __shfl_sync(~0u, (live.x & live.y & live.z & live.w) == ~0u, 0);
-    }
+    if constexpr (Tile::guarded) read_live();
     fence_for_products();
     const shared_matrix queries(
         shared + Tile::queries_at + query.stage() * Tile::query_bytes + warpgroup * 64 * 128, 16);
@@ -66,6 +60,14 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
       score_product::both_shared(scores, queries.from(step / 4 * Tile::query_column_bytes + step % 4 * 32),
                                  keys.from(step / 4 * Tile::kv_column_bytes + step % 4 * 32), step > 0);
     commit_products();
+  }
+
+  /// note: read by the lane that frees the stage, for all
+  __device__ void read_live() {
+    static_assert(Tile::words == 4);
+    uint4 live{};
+    if (threadIdx.x % 32 == 0) live = *reinterpret_cast<const uint4*>(held.live[key_ring.stage()]);
+    all_live = __shfl_sync(~0u, (live.x & live.y & live.z & live.w) == ~0u, 0);
   }
 
   /// Starts weighted += weights . values of the tile that the weights are of.
@@ -84,28 +86,25 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
 
   /// Hides what this thread's rows do not see of the tile at `position`, or is not there.
   __device__ void mask(int position) {
-    std::uint32_t live[Tile::words] = {};
-    if constexpr (Tile::guarded) {
-#pragma unroll
-      for (int word = 0; word < Tile::words; ++word)
-        live[word] = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage()][word] : 0, 0);
-    }
     const int column = threadIdx.x % 4 * 2;
-    int from[2], to[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      from[half] = p.op.window > 0 ? end[half] - p.op.window - position - column : 0;
-      to[half] = end[half] - position - column;
-    }
+    for (int word = 0; word < Tile::words; ++word) {
+      std::uint32_t live = ~0u;
+      if constexpr (Tile::guarded)
+        live = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage()][word] : 0, 0);
+      std::uint32_t seen[2];
 #pragma unroll
-    for (int n = 0; n < score_groups; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int at = n * 8 + e % 2;
-        const bool seen = at >= from[e / 2] && at < to[e / 2] &&
-                          (!Tile::guarded || (live[n / 4] >> (n % 4 * 8 + e % 2 + column) & 1));
-        if (!seen) scores[n][e] = -INFINITY;
+      for (int half = 0; half < 2; ++half) {
+        const int to = end[half] - position - word * 32;
+        const int from = p.op.window > 0 ? to - p.op.window : 0;
+        seen[half] = (live & bits_below(to) & ~bits_below(from)) >> column;
       }
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (!(seen[e / 2] >> (n * 8 + e % 2) & 1)) scores[word * 4 + n][e] = -INFINITY;
+    }
   }
 
   /// Scores become weights; returns what the earlier ones are to be scaled by. Frees the keys' stage.

@@ -22,6 +22,7 @@ struct compressed_metadata_op {
   static constexpr const char* name = "compressed_metadata";
   static constexpr op_id id = op_id::compressed_metadata;
   static constexpr int tile_columns = 4096;
+  static constexpr bool small = true;
   using line = page_line;
   compressed_metadata_params p;
 
@@ -34,8 +35,16 @@ struct compressed_metadata_op {
     return token >= live() || value < 0 ? 0 : value;
   }
 
+  /// Level of a line; `index` becomes the token.
+  STEPGRAPH_HD int split(int& index) const {
+    int which = 0;
+    for (; index >= p.tokens; index -= p.tokens) ++which;
+    return which;
+  }
+
   STEPGRAPH_HD line load(int index) const {
-    const int which = index / p.tokens, token = index % p.tokens;
+    int token = index;
+    const int which = split(token);
     const compression_level& level = p.level[which];
     if (!level.page_indices) return {0, 0, nullptr};
     const table_sink& to = level.page_indices;
@@ -60,7 +69,8 @@ struct compressed_metadata_op {
   template <class Team>
   STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin,
                          std::int32_t end) const {
-    const int which = index / p.tokens, token = index % p.tokens;
+    int token = index;
+    const int which = split(token);
     const compression_level& level = p.level[which];
     const int shift = p.page_shift - level.ratio_shift;
     page_line readable = line;

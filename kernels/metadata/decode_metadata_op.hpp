@@ -40,8 +40,23 @@ struct window_output {
   STEPGRAPH_HD bool by_four() const { return aligned16(line) && aligned16(window_line); }
 };
 
-/// Body of `decode_metadata` where lengths, their sums and the page table are all that is asked for: small,
-/// as this is the commonest of a step's nodes. A line is a row.
+/// The vectors of decode metadata: lengths and their sums, and the sums of query tokens in the mode asked for.
+template <class Team>
+STEPGRAPH_HD void decode_vectors(Team& team, const decode_metadata_params& p) {
+  constexpr op_id id = op_id::decode_metadata;
+  const bool sums_queries = p.cu_seqlens_q_mode == query_mode::cumulative;
+  const std::int32_t first_raw = sums_queries ? p.query.first_raw(team, p.lengths) : 0;
+  write_lengths(team, p.lengths, p.cache_seqlens, p.cu_seqlens_k, p.faults, id);
+  if (sums_queries)
+    scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, first_raw,
+                      [](int, int, int) {});
+  if (p.cu_seqlens_q_mode == query_mode::rows_times_stride)
+    for (int k = team.rank(); k <= p.lengths.rows; k += team.size())
+      p.cu_seqlens_q[k] = (k < p.lengths.live() ? k : p.lengths.live()) * p.q_stride;
+}
+
+/// Body of `decode_metadata` where the page table is asked for as it is, without maps, tail or window: small, as
+/// this is the commonest of a step's nodes. A line is a row.
 struct plain_decode_metadata_op {
   static constexpr const char* name = "decode_metadata";
   static constexpr op_id id = op_id::decode_metadata;
@@ -55,14 +70,16 @@ struct plain_decode_metadata_op {
 
   STEPGRAPH_HD line load(int row) const {
     const std::int64_t request = p.requests.fetch(row);
+    const int shift = p.source.page_shift;
+    const auto length = static_cast<std::uint32_t>(short_length(p.lengths, row));
     const auto live = static_cast<std::int32_t>(
-        guard_off("tail-wild") ? p.page_columns : pages_of(p.lengths.length(row), p.source.page_shift));
-    return {live, live, p.source.has_request(request) ? p.source.line(request) : nullptr};
+        guard_off("tail-wild") ? p.page_columns : (length + (1u << shift) - 1) >> shift);
+    return {live, live, line_or_null(p.source, request)};
   }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    write_lengths(team, p.lengths, p.cache_seqlens, p.cu_seqlens_k, p.faults, id);
+    decode_vectors(team, p);
   }
 
   template <class Team>
@@ -81,7 +98,7 @@ struct plain_decode_metadata_op {
   /// Whether this op does all that `p` asks for.
   static bool serves(const decode_metadata_params& p) {
     return p.page_table && !p.page_map && !p.window.page_table && !p.window.out_cache_loc &&
-           p.tail.mode == tail_mode::none && p.cu_seqlens_q_mode == query_mode::left_alone;
+           p.tail.mode == tail_mode::none;
   }
 };
 
@@ -108,15 +125,7 @@ struct decode_metadata_op {
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    const bool sums_queries = p.cu_seqlens_q_mode == query_mode::cumulative;
-    const std::int32_t first_raw = sums_queries ? p.query.first_raw(team, p.lengths) : 0;
-    write_lengths(team, p.lengths, p.cache_seqlens, p.cu_seqlens_k, p.faults, id);
-    if (sums_queries)
-      scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, first_raw,
-                        [](int, int, int) {});
-    if (p.cu_seqlens_q_mode == query_mode::rows_times_stride)
-      for (int k = team.rank(); k <= p.lengths.rows; k += team.size())
-        p.cu_seqlens_q[k] = (k < p.lengths.live() ? k : p.lengths.live()) * p.q_stride;
+    decode_vectors(team, p);
     if (p.window.out_cache_loc) {
       team.sync();  // cu_seqlens_q is read
       for (int token = team.rank(); token < p.query.tokens; token += team.size()) {

@@ -7,6 +7,10 @@
 
 namespace stepgraph {
 
+struct alignas(16) wide_pair {
+  std::int64_t v[2];
+};
+
 /// Output of `map_columns`: column x lands at out[first + x], as far as the output goes.
 template <class Converter>
 struct packed_output {
@@ -15,19 +19,30 @@ struct packed_output {
   const index_sink& out;
   std::int64_t first;
   std::int64_t capacity;
+  bool four = false;  // x a multiple of four is 16 bytes aligned, and all columns fit
 
   STEPGRAPH_HD value convert(std::int32_t x, std::int32_t entry) { return converter(x, entry); }
   STEPGRAPH_HD void store(std::int64_t x, value v) const {
     if (first + x < capacity) out.store(first + x, v);
   }
-  STEPGRAPH_HD void store4(std::int64_t, const value (&)[4]) const {}
-  STEPGRAPH_HD static bool by_four() { return false; }
+  STEPGRAPH_HD void store4(std::int64_t x, const value (&v)[4]) const {
+    if (out.wide) {
+      auto* const to = static_cast<std::int64_t*>(out.data) + first + x;
+      *reinterpret_cast<wide_pair*>(to) = {v[0], v[1]};
+      *reinterpret_cast<wide_pair*>(to + 2) = {v[2], v[3]};
+    } else {
+      *reinterpret_cast<quad*>(static_cast<std::int32_t*>(out.data) + first + x) = {{v[0], v[1], v[2], v[3]}};
+    }
+  }
+  STEPGRAPH_HD bool by_four() const { return four; }
 
   static constexpr bool shifts = std::is_same_v<Converter, page_converter>;
   STEPGRAPH_HD static int shift() requires shifts { return 0; }
   STEPGRAPH_HD std::uint32_t limit() const requires shifts { return converter.limit; }
   STEPGRAPH_HD void store_good(std::int64_t x, std::int32_t slot) const requires shifts { store(x, slot); }
-  STEPGRAPH_HD void store_good4(std::int64_t, const quad&) const requires shifts {}
+  STEPGRAPH_HD void store_good4(std::int64_t x, const quad& slots) const requires shifts {
+    store4(x, slots.v);
+  }
 };
 
 /// Column x is the entry of token x + start: entry[(x + start) >> shift].
@@ -36,8 +51,8 @@ struct token_entries {
   int shift;
   std::int32_t start;
   STEPGRAPH_HD std::int32_t one(std::int64_t x) const { return entry[(x + start) >> shift]; }
-  STEPGRAPH_HD static quad four(std::int64_t) { return {}; }
-  STEPGRAPH_HD static bool by_four() { return false; }
+  STEPGRAPH_HD quad four(std::int64_t x) const { return *reinterpret_cast<const quad*>(entry + x + start); }
+  STEPGRAPH_HD bool by_four() const { return shift == 0 && aligned16(entry + start); }
 };
 
 /// Body of `kv_indices`. A line is a row.
@@ -48,25 +63,40 @@ struct kv_indices_op {
   struct line {
     std::int32_t columns;
     std::int32_t start;
+    const std::int32_t* source;  // the request's line; null where the request is out of range
   };
   kv_indices_params p;
 
   STEPGRAPH_HD static constexpr int least_columns() { return 1024; }
   STEPGRAPH_HD int lines() const { return p.lengths.rows; }
-  STEPGRAPH_HD line load(int row) const {
-    const auto length = static_cast<std::int32_t>(p.lengths.length(row));
-    std::int32_t start = p.start ? p.start[row] : 0;
+  static int head_blocks() { return 2; }  // four parts of a line where these are 64
+  /// Columns of a row whose length is `length`; `start` becomes what they begin with.
+  STEPGRAPH_HD std::int32_t columns_of(int row, std::int32_t length, std::int32_t& start) const {
+    start = p.start ? p.start[row] : 0;
     start = start < 0 ? 0 : start > length ? length : start;
-    return {length - start, start};
+    return length - start;
+  }
+  STEPGRAPH_HD std::int32_t columns_of(int row) const {
+    std::int32_t start = 0;
+    return columns_of(row, short_length(p.lengths, row), start);
+  }
+  STEPGRAPH_HD line load(int row) const {
+    const std::int64_t request = p.requests.fetch(row);
+    line made{};
+    made.columns = columns_of(row, short_length(p.lengths, row), made.start);
+    made.source = line_or_null(p.source, request);
+    return made;
   }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
     scan_rows(
-        team, p.lengths.rows, p.indptr, [&](int row) { return load(row).columns; },
+        team, p.lengths.rows, p.indptr, [&](int row) { return columns_of(row); },
         [&](int row, std::int64_t count, std::int64_t before) {
           p.lengths.length_reported(row, p.faults, id);
-          if (row < p.lengths.live() && p.start && load(row).start != p.start[row])
+          std::int32_t start = 0;
+          columns_of(row, short_length(p.lengths, row), start);
+          if (row < p.lengths.live() && p.start && start != p.start[row])
             p.faults.report(id, row, row_status::start_clamped, p.start[row]);
           if (count > 0 && before + count > p.capacity)
             p.faults.report(id, row, row_status::capacity_exceeded, before + count);
@@ -75,15 +105,14 @@ struct kv_indices_op {
 
   template <class Team>
   STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
-    const std::int64_t first = sum_before(team, row, [&](int other) { return load(other).columns; });
-    const std::int64_t request = p.requests[row];
-    if (!p.source.has_request(request)) {
-      if (team.rank() == 0) p.faults.report(id, row, row_status::request_out_of_range, request);
+    const std::int64_t first = sum_before(team, row, [&](int other) { return columns_of(other); });
+    if (!line.source) {
+      if (team.rank() == 0) p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
       for (std::int64_t x = begin + team.rank(); x < end && first + x < p.capacity; x += team.size())
         p.indices.store(first + x, p.skip);
       return;
     }
-    const std::int32_t* const from = p.source.line(request);
+    const std::int32_t* const from = line.source;
     const std::int32_t bad =
         p.source.page_granular || p.page_map || p.slot_map
             ? pack<4>(team, token_entries{from, p.source.page_granular ? p.source.page_shift : 0, line.start},
@@ -98,7 +127,9 @@ struct kv_indices_op {
   template <int in_flight, class Team, class Converter>
   STEPGRAPH_HD std::int32_t pack(Team& team, const token_entries& in, const Converter& converter,
                                  std::int64_t first, std::int32_t begin, std::int32_t end) const {
-    packed_output<Converter> out{converter, p.indices, first, p.capacity};
+    const std::int64_t at = first * (p.indices.wide ? 8 : 4);
+    const bool four = aligned16(static_cast<const char*>(p.indices.data) + at) && first + end <= p.capacity;
+    packed_output<Converter> out{converter, p.indices, first, p.capacity, four};
     map_columns<in_flight>(team, in, out, begin, end);
     return out.converter.bad();
   }

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "kernels/columns.hpp"
 #include "kernels/metadata/kv_split_plan.hpp"
-#include "kernels/metadata/row_vectors.hpp"
 #include "kernels/tile_driver.hpp"
 
 namespace stepgraph {
@@ -13,62 +13,69 @@ struct kv_split_plan_op {
   static constexpr int tile_columns = 0;  // vectors only
   kv_split_plan_params p;
 
-  STEPGRAPH_HD static std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-  STEPGRAPH_HD std::int64_t tiles(int row) const {
-    return up(guard_off("frozen-plan") ? p.lengths.cap : p.lengths.length(row), p.tile);
+  /// ceil(a / b) of numbers below 2^31.
+  STEPGRAPH_HD static std::uint32_t up(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / b; }
+  STEPGRAPH_HD std::uint32_t tiles(std::int64_t length) const {
+    const std::int64_t of = guard_off("frozen-plan") ? p.lengths.cap : length;
+    return of > 0 ? up(static_cast<std::uint32_t>(of), p.tile) : 0;
   }
 
-  /// Tiles of a row's chunks, where an even share is `share` tiles.
-  STEPGRAPH_HD std::int64_t chunk_tiles(std::int64_t row_tiles, std::int64_t share) const {
-    const std::int64_t least = up(row_tiles, p.max_splits);
-    return p.batch_invariant || share < least ? least : share;
-  }
-
-  /// The even share: four chunks a worker, as few as the capacity leaves after one chunk a row.
-  template <class Team>
-  STEPGRAPH_HD std::int64_t share_of(Team& team) const {
-    if (p.batch_invariant) return 1;
-    const std::int64_t all = sum_before(team, p.lengths.rows, [&](int row) { return tiles(row); });
+  /// The even share of `all` tiles: four chunks a worker, as few as the capacity leaves after one chunk a row.
+  STEPGRAPH_HD std::int64_t share_of(std::int64_t all) const {
     const std::int64_t room = p.capacity - p.lengths.rows;
     const std::int64_t wanted = std::int64_t{4} * p.workers;
     const std::int64_t chunks = room < wanted ? room : wanted;
-    const std::int64_t share = chunks > 0 ? up(all, chunks) : all;
+    const std::int64_t share = chunks > 0 ? (all + chunks - 1) / chunks : all;
     return share > 1 ? share : 1;
   }
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    const std::int64_t share = share_of(team);
-    const auto count = [&](int row) {
-      const std::int64_t mine = tiles(row);
-      return mine > 0 ? up(mine, chunk_tiles(mine, share)) : 0;
-    };
-    scan_rows(team, p.lengths.rows, p.cu_chunks, count,
-              [&](int row, std::int64_t, std::int64_t) { p.lengths.length_reported(row, p.faults, id); });
-    team.sync();  // cu_chunks is read
-    const std::int32_t all = p.cu_chunks[p.lengths.rows];
-    for (int i = team.rank(); i < all; i += team.size()) {
-      const int row = find_row(i);
-      const std::int64_t length = p.lengths.length(row), step = chunk_tiles(tiles(row), share) * p.tile;
-      const std::int64_t begin = (i - p.cu_chunks[row]) * step;
-      p.chunks[i] = {row, static_cast<std::int32_t>(begin),
-                     static_cast<std::int32_t>(begin + step < length ? begin + step : length),
-                     i - p.cu_chunks[row]};
+    const int rows = p.lengths.rows;
+    // note: a thread's first row stays in registers
+    std::int64_t first_length = 0, mine = 0;
+    for (int row = team.rank(); row < rows; row += team.size()) {
+      const std::int64_t length = p.lengths.length_reported(row, p.faults, id);
+      if (row == team.rank()) first_length = length;
+      mine += tiles(length);
+    }
+    const std::int64_t share = p.batch_invariant ? 1 : share_of(team.exclusive_sum(mine).total);
+    std::int64_t before = 0;
+    if (team.rank() == 0) p.cu_chunks[0] = 0;
+    for (int base = 0; base < rows; base += team.size()) {
+      const int row = base + team.rank();
+      const std::int64_t length = base == 0 ? first_length : row < rows ? p.lengths.length(row) : 0;
+      const std::uint32_t row_tiles = row < rows ? tiles(length) : 0;
+      const std::int64_t least = up(row_tiles, p.max_splits);
+      const std::int64_t each = share < least || p.batch_invariant ? least : share;
+      const bool whole = each >= row_tiles;
+      const std::int32_t count =
+          row_tiles == 0 ? 0
+          : whole        ? 1
+                         : static_cast<std::int32_t>(up(row_tiles, static_cast<std::uint32_t>(each)));
+      const auto sum = team.exclusive_sum(count);
+      if (row < rows) {
+        p.cu_chunks[row + 1] = static_cast<std::int32_t>(before + sum.before + count);
+        write_chunks(row, p.chunks + before + sum.before, count, whole ? length : each * p.tile, length);
+      }
+      before += sum.total;
     }
   }
 
  private:
-  /// The last row whose chunks begin at or before `chunk`.
-  STEPGRAPH_HD int find_row(int chunk) const {
-    int low = 0, high = p.lengths.rows - 1;
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (p.cu_chunks[middle] <= chunk)
-        low = middle;
+  /// A row's chunks, `step` tokens each.
+  STEPGRAPH_HD void write_chunks(int row, kv_split_chunk* to, std::int32_t count, std::int64_t step,
+                                 std::int64_t length) const {
+    const bool by_four = aligned16(to);
+    std::int64_t begin = 0;
+    for (std::int32_t k = 0; k < count; ++k, begin += step) {
+      const std::int64_t end = begin + step < length ? begin + step : length;
+      const kv_split_chunk chunk{row, static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end), k};
+      if (by_four)
+        *reinterpret_cast<quad*>(to + k) = quad{{chunk.row, chunk.begin, chunk.end, chunk.index}};
       else
-        high = middle - 1;
+        to[k] = chunk;
     }
-    return low;
   }
 };
 

@@ -8,14 +8,16 @@ namespace stepgraph {
 /// this is the commonest form, and the one that writes most. A line is a row, which makes both tables.
 struct plain_dsa_metadata_op : dsa_metadata_op {
   static constexpr bool small = true;
-  static constexpr int head_blocks = 2;
 
   STEPGRAPH_HD int lines() const { return rows(); }
+  /// Both tables on a line a token: an entry is several stores.
+  int head_blocks() const { return 2; }
   STEPGRAPH_HD line load(int row) const {
-    const std::int64_t length = p.lengths.length(row), request = p.requests.fetch(row);
+    const std::int64_t request = p.requests.fetch(row);
+    const std::int32_t length = short_length(p.lengths, row);
     const auto live =
         static_cast<std::int32_t>(p.page_table_1 ? length : pages_of(length, p.source.page_shift));
-    return {live, live, p.source.has_request(request) ? p.source.line(request) : nullptr};
+    return {live, live, line_or_null(p.source, request)};
   }
 
   template <class Team>

@@ -31,7 +31,9 @@ struct combine_top_k_and_window_params {
   const std::int32_t* swa_base = nullptr;         // [rows]
   table_sink indices{};            // out [C, at least topk + window rounded up to 128]; its `skip` must be -1
   std::int32_t* length = nullptr;  // out [C], 0 for dead tokens
-  std::int32_t kept = 0;  // tokens, from the first on, whose indices are the last to leave a GPU's L2 cache
+  /// Tokens, from the first on, whose indices stay in a GPU's L2 cache for whoever reads them; all other accesses
+  /// are the first to leave it. -1: as many as two fifths of the cache hold.
+  std::int32_t kept = -1;
   fault_sink faults{};
 
   /// Columns written of a live token's line.

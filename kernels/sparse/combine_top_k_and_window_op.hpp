@@ -18,7 +18,7 @@ template <bool wide, int quads = 5>
 struct combine_top_k_and_window_op_of {
   static constexpr const char* name = "combine_top_k_and_window";
   static constexpr op_id id = op_id::combine_top_k_and_window;
-  static constexpr bool warp_a_line = true, has_vectors = true;
+  static constexpr bool warp_a_line = true, has_vectors = true, one_line_first = false;
   static constexpr int threads = 128, blocks_a_multiprocessor = 16, least_blocks = 8;
   static constexpr int kept = 2;  // query starts that a thread keeps
   struct state {
@@ -150,7 +150,8 @@ struct combine_top_k_and_window_op_of {
   /// The top-k indices of columns [x, x + 4), [x + 128, x + 132), ... of a warp's lane; -1 past the last.
   STEPGRAPH_HD void load(quad (&index)[quads], const std::int32_t* indices, std::int32_t x) const {
     STEPGRAPH_UNROLL
-    for (int k = 0; k < quads; ++k) index[k] = load_quad_if(x + 128 * k < p.topk, indices + x + 128 * k);
+    for (int k = 0; k < quads; ++k)
+      index[k] = load_quad_if<reuse::neither>(x + 128 * k < p.topk, indices + x + 128 * k);
   }
   STEPGRAPH_HD static void store(const content& has, const quad (&index)[quads], std::int32_t* out,
                                  std::int32_t x, std::int32_t width, bool stays) {
@@ -160,10 +161,7 @@ struct combine_top_k_and_window_op_of {
       if (at >= width) continue;
       const quad value{{has(at, index[k].v[0]), has(at + 1, index[k].v[1]), has(at + 2, index[k].v[2]),
                         has(at + 3, index[k].v[3])}};
-      if (stays)
-        store_quad_kept(out + at, value);
-      else
-        store_quad(out + at, value);
+      store_quad_if_stays(stays, out + at, value);
     }
   }
 

@@ -60,7 +60,9 @@ struct get_k_and_s_params {
   std::uint8_t* keys = nullptr;     // out [capacity, 128] bytes, aligned to 16, or null
   std::uint32_t* scales = nullptr;  // out [capacity] bits of fp32, or null
   std::int64_t capacity = 0;        // packed rows that the outputs hold
-  std::int64_t kept = 0;  // packed rows, from the first on, whose keys are the last to leave a GPU's L2 cache
+  /// Packed rows, from the first on, whose keys stay in a GPU's L2 cache for whoever reads them; all other
+  /// accesses are the first to leave it. -1: as many as two fifths of the cache hold.
+  std::int64_t kept = -1;
   fault_sink faults{};
 };
 

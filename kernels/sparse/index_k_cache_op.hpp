@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/metadata/row_vectors.hpp"
 #include "kernels/sparse/index_k_cache.hpp"
 #include "kernels/sparse/line_driver.hpp"
@@ -35,7 +37,7 @@ STEPGRAPH_HD bool moves_wide(const index_k_cache& cache) {
 struct set_k_and_s_op {
   static constexpr const char* name = "set_k_and_s";
   static constexpr op_id id = op_id::set_k_and_s;
-  static constexpr bool warp_a_line = true, has_vectors = false;
+  static constexpr bool warp_a_line = true, has_vectors = false, one_line_first = false;
   static constexpr int threads = 128, blocks_a_multiprocessor = 32, least_blocks = 8;
   static constexpr int tokens_a_line = 4;
   struct state {
@@ -162,18 +164,27 @@ struct get_k_and_s_op {
       move_batch<in_flight, wide, again>(team, begin, end, where, bad);
       begin = end - begin > tokens ? begin + tokens : end;
     }
-    if (bad.row >= 0) p.faults.report(id, bad.row, row_status::slot_out_of_range, bad.entry);
+    if (bad.row >= 0) report(bad);
   }
 
  private:
+  /// One of the bad pages of a row.
   struct bad_page {
     int row;
     std::int32_t entry;
   };
+  STEPGRAPH_COLD void report(const bad_page& bad) const {
+    p.faults.report(id, bad.row, row_status::slot_out_of_range, bad.entry);
+  }
+  template <bool several_rows>
+  STEPGRAPH_HD void note(bad_page& bad, const bad_page& found) const {
+    if (several_rows && bad.row >= 0 && bad.row != found.row) report(bad);
+    bad = found;
+  }
 
   /// Pages of tokens, -1, noted, where one is negative or outside map or cache. All are under way before the
   /// first is looked at.
-  template <int count>
+  template <bool several_rows, int count>
   STEPGRAPH_HD void find_pages(const place (&of)[count], std::int32_t (&page)[count], bad_page& bad) const {
     STEPGRAPH_UNROLL
     for (int k = 0; k < count; ++k)
@@ -182,7 +193,8 @@ struct get_k_and_s_op {
       STEPGRAPH_UNROLL
       for (int k = 0; k < count; ++k) {
         const std::int64_t mapped = p.page_map[page[k]];
-        if (!p.page_map.has(page[k]) || mapped >= p.cache.pages) bad = {of[k].row, page[k]};
+        if (!p.page_map.has(page[k]) || mapped >= p.cache.pages)
+          note<several_rows>(bad, {of[k].row, page[k]});
         page[k] = mapped < p.cache.pages ? static_cast<std::int32_t>(mapped) : -1;
       }
       return;
@@ -190,7 +202,7 @@ struct get_k_and_s_op {
     STEPGRAPH_UNROLL
     for (int k = 0; k < count; ++k) {
       if (page[k] >= 0 && page[k] < p.cache.pages) continue;
-      bad = {of[k].row, page[k]};
+      note<several_rows>(bad, {of[k].row, page[k]});
       page[k] = -1;
     }
   }
@@ -217,7 +229,7 @@ struct get_k_and_s_op {
       of[in_flight + k] = of_scales(begin + (token < most ? token : most));
     }
     std::int32_t page[all];
-    find_pages(of, page, bad);
+    find_pages<!std::is_same_v<Where, one_row>>(of, page, bad);
     quad key[in_flight];
     std::uint32_t scale[scales];
     STEPGRAPH_UNROLL
@@ -243,10 +255,7 @@ struct get_k_and_s_op {
       if (!p.keys || piece / key_piece::a_key > most) continue;
       std::uint8_t* const to =
           p.keys + std::int64_t{begin} * index_k_cache::key_bytes + piece * key_piece::bytes;
-      if (stays)
-        store_quad_kept(to, key[k]);
-      else
-        key_piece::store<true, again>(to, key[k]);
+      store_quad_if_stays(stays, to, key[k]);
     }
     STEPGRAPH_UNROLL
     for (int k = 0; k < scales; ++k) {

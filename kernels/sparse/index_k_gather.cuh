@@ -4,6 +4,7 @@
 
 #include "kernels/launch.cuh"
 #include "kernels/sparse/index_k_cache_op.hpp"
+#include "kernels/sparse/l2_share.cuh"
 
 /// The index-K gather's own launch. Its output is packed, so all live tokens of a batch are one range that
 /// can be cut into equal parts: no row needs a block of its own and none is longer than the others. A warp
@@ -168,7 +169,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor
 }
 
 template <class Shape>
-void launch_gather(stream_ref at, const get_k_and_s_op& op) {
+void launch_gather(stream_ref at, get_k_and_s_op op) {
+  if (op.p.kept < 0) op.p.kept = lines_that_stay(at, index_k_cache::key_bytes);
   constexpr int tokens_a_block = Shape::tokens * Shape::threads / 32;
   const std::int64_t captured = std::min(op.p.capacity, op.p.lengths.rows * op.p.lengths.cap);
   const std::int64_t parts = (captured + Shape::tokens + tokens_a_block - 1) / tokens_a_block;

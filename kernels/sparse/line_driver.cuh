@@ -84,12 +84,44 @@ class whole_block_team {
     turn_ ^= 1;
     if ((threadIdx.x & 31) == 0) shared_.of_warp[turn_][threadIdx.x >> 5] = of_warp;
     __syncthreads();
-    return shared_.of_warp[turn_][threadIdx.x & (warps - 1)];
+    return shared_.of_warp[turn_][(threadIdx.x & 31) % warps];
   }
   storage& shared_;
   std::uint32_t phase_ = 0;
   int turn_ = 0;
 };
+
+/// The live lines from `index` on of a team that had one before. Not inlined, so that it is in nobody's way.
+template <class Op, int threads>
+__device__ __noinline__ void run_other_lines(const Op& op, int index) {
+  using team_of_block = whole_block_team<threads, 0>;
+  __shared__ typename team_of_block::storage shared;
+  team_of_block team(shared);
+  const auto state = op.begin(team);
+  for (; index < op.lines() && index < state.live; index += static_cast<int>(gridDim.x))
+    op.line(team, state, index, op.place_of(team, index));
+}
+
+/// A line a block: what comes before its loads is as short as it can be. The successor's blocks, which would
+/// be in the way of that, may start only when the number of live lines is on its way.
+template <class Op, int threads>
+__global__ void __launch_bounds__(threads, Op::least_blocks) run_one_line(const __grid_constant__ Op op) {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+  using team_of_block = whole_block_team<threads, 0>;
+  __shared__ typename team_of_block::storage shared;
+  team_of_block team(shared);
+  const int index = static_cast<int>(blockIdx.x);
+  const auto state = op.begin(team);
+  const auto place = op.place_of(team, index);
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+  if (index < op.lines() && index < state.live) op.line(team, state, index, place);
+  if (index + static_cast<int>(gridDim.x) < op.lines()) [[unlikely]]
+    run_other_lines<Op, threads>(op, index + static_cast<int>(gridDim.x));
+}
 
 // grid: a team a line, and one for the vectors if there are any, as far as the multiprocessors hold so many at
 // once; team 0 makes the vectors, the next ones a line and every so-manieth further on
@@ -129,9 +161,11 @@ void launch_lines_shaped(stream_ref at, const Op& op) {
   const std::int64_t teams = std::int64_t{op.lines()} + (Op::has_vectors ? 1 : 0);
   const std::int64_t wanted = (teams + teams_a_block - 1) / teams_a_block;
   const std::int64_t most = std::int64_t{blocks_a_multiprocessor} * at.where().multiprocessors();
-  launch<Op>(at, Op::name, run_lines<Op, threads>,
-             dim3(static_cast<unsigned>(std::max<std::int64_t>(2, std::min(wanted, most)))), dim3(threads),
-             op);
+  const dim3 grid(static_cast<unsigned>(std::max<std::int64_t>(2, std::min(wanted, most))));
+  if constexpr (Op::one_line_first)
+    launch<Op>(at, Op::name, run_one_line<Op, threads>, grid, dim3(threads), op);
+  else
+    launch<Op>(at, Op::name, run_lines<Op, threads>, grid, dim3(threads), op);
 }
 
 template <class Op>

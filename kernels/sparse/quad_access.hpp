@@ -20,9 +20,10 @@ STEPGRAPH_HD quad load_quad(const void* from) {
 }
 
 /// Four times -1 where it is not `there`.
+template <reuse again = reuse::both>
 STEPGRAPH_HD quad load_quad_if(bool there, const void* from) {
   quad value{{-1, -1, -1, -1}};
-  if (there) value = *static_cast<const quad*>(from);
+  if (there) value = load_quad<again>(from);
   return value;
 }
 
@@ -53,17 +54,12 @@ STEPGRAPH_HD std::int32_t settled(std::int32_t number) {
   return number;
 }
 
-/// Stores what is to be the last to leave the cache.
-STEPGRAPH_HD void store_quad_kept(void* to, const quad& value) {
-#if defined(__CUDA_ARCH__)
-  asm volatile(
-      "{\n.reg .b64 last;\ncreatepolicy.fractional.L2::evict_last.b64 last, 1.0;\n"
-      "st.global.L2::cache_hint.v4.s32 [%0], {%1, %2, %3, %4}, last;\n}" ::"l"(to),
-      "r"(value.v[0]), "r"(value.v[1]), "r"(value.v[2]), "r"(value.v[3])
-      : "memory");
-#else
-  *static_cast<quad*>(to) = value;
-#endif
+/// Stores what `stays` in the cache, until something else is wanted there, or is the first to leave it.
+STEPGRAPH_HD void store_quad_if_stays(bool stays, void* to, const quad& value) {
+  if (stays)
+    store_quad(to, value);
+  else
+    store_quad<reuse::neither>(to, value);
 }
 
 #if defined(__CUDA_ARCH__)

@@ -21,7 +21,10 @@ struct top_k_to_slots_op_of {
   static constexpr const char* name = "top_k_to_slots";
   static constexpr op_id id = op_id::top_k_to_slots;
   static constexpr bool warp_a_line = false, has_vectors = false;
-  static constexpr int threads = shared_lines ? 256 : 512, blocks_a_multiprocessor = 1536 / threads;
+  static constexpr bool one_line_first = !shared_lines && form == top_k_form::plain;
+  // 17 warps: 2,051 indices, too, are one round
+  static constexpr int threads = shared_lines ? 256 : one_line_first ? 544 : 512;
+  static constexpr int blocks_a_multiprocessor = shared_lines ? 6 : 3;
   static constexpr int room = shared_lines ? 8192 : 0;
   static constexpr int least_blocks = shared_lines ? 4 : 3;  // for which the compiler saves registers
   struct state {
@@ -40,7 +43,7 @@ struct top_k_to_slots_op_of {
   STEPGRAPH_HD int columns() const { return p.topk; }
   template <class Team>
   STEPGRAPH_HD state begin(Team&) const {
-    return {live_count(p.live_tokens, p.tokens)};
+    return {one_line_first && Team::size() > 1 ? *p.live_tokens : live_count(p.live_tokens, p.tokens)};
   }
 
   template <class Team>

@@ -106,6 +106,19 @@ class Compare(ReportTest):
         self.assertEqual(self.run_compare(a, b, "--least-us", 50).returncode, 0)
         self.assertIn("only in B: new", self.run_compare(a, b).stdout)
 
+    def test_two_runs_agree_or_were_called_noisy(self):
+        a = self.report("a.json", [row("step", around(100, 0.01)), row("gap", around(5, 0.01)), row("capture", [400])])
+        b = self.report("b.json", [row("step", around(104, 0.01)), row("gap", around(9, 0.01)), row("capture", [800])])
+        run = self.run_compare(a, b, "--agree")
+        self.assertEqual(run.returncode, 1, run.stdout)
+        self.assertIn("of 1 medians of 20 us or more 0 agree within 3 %, 0 were called noisy, 1 differ", run.stdout)
+        self.assertEqual(self.run_compare(b, a, "--agree").returncode, 1, "faster is no agreement either")
+        self.assertEqual(self.run_compare(a, b, "--agree", "--threshold", 0.06).returncode, 0)
+        noisy = self.report("noisy.json", [row("step", around(104, 0.01), noisy=True)])
+        run = self.run_compare(a, noisy, "--agree")
+        self.assertEqual(run.returncode, 0, run.stdout)
+        self.assertIn("1 were called noisy", run.stdout)
+
     def test_other_devices_are_named(self):
         a = self.report("a.json", [row("step", around(100, 0.01))])
         b = self.report("b.json", [row("step", around(100, 0.01))], gpu="another")

@@ -158,7 +158,7 @@ TEST_CASE("cluster attention: every cluster size and tile count equals plain loo
   }
 }
 
-TEST_CASE("cluster attention: rows too long for their own blocks are shared by all") {
+TEST_CASE("cluster attention: a step with a row too long for its own blocks is shared by all") {
   if (test_device().is_host()) {
     MESSAGE("it runs on a GPU alone: skipped");
     return;

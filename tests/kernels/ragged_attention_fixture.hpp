@@ -134,6 +134,7 @@ class ragged_batch {
   /// Fills every buffer with a new step's random contents.
   void set(const std::vector<ragged_row>& rows) {
     rows_ = rows;
+    poisoned_ = -1;
     const auto poison = from_float<T>(nan);
     std::fill(keys_.begin(), keys_.end(), poison);
     values_ = keys_;
@@ -191,6 +192,18 @@ class ragged_batch {
     lse_.set(std::vector<float>(lse_.size(), nan));
   }
 
+  /// Makes a row's cached keys and values NaN; `check` passes it over from then on.
+  void poison(int row) {
+    for (int position = 0; position < rows_[row].length; ++position)
+      for (int head = 0; head < s.kv_heads; ++head)
+        for (int d = 0; d < s.head_size; ++d)
+          keys_[element(row, position, head, d)] = values_[element(row, position, head, d)] =
+              from_float<T>(nan);
+    device_keys_.set(keys_);
+    device_values_.set(values_);
+    poisoned_ = row;
+  }
+
   /// The page that holds a row's tokens from `index` pages on.
   std::int32_t page(int row, std::int64_t index) const { return table_[row * columns_ + index]; }
 
@@ -212,6 +225,7 @@ class ragged_batch {
         const bool dead = token >= static_cast<int>(live.size());
         const auto [row, j] = dead ? std::pair{0, 0} : live[token];
         const int base = dead ? 0 : rows_[row].length - rows_[row].tokens;
+        if (!dead && row == poisoned_) continue;
         const std::size_t first = (std::size_t(token) * s.heads + head) * s.head_size;
         const std::string name = "row " + std::to_string(row) + ", token " + std::to_string(token) +
                                  ", head " + std::to_string(head) + ": ";
@@ -337,6 +351,7 @@ class ragged_batch {
   reference::random_integers random_;
   std::int64_t page_size_, columns_, pages_, page_stride_;
   std::vector<ragged_row> rows_;
+  int poisoned_ = -1;
   std::vector<T> keys_, values_;
   std::vector<std::int32_t> table_;
   std::vector<T> query_;

@@ -93,7 +93,7 @@ void compare(std::uint64_t seed, const combine_options& options) {
                                 .swa_base = swa.data(),
                                 .indices = out.sink,
                                 .length = length.data(),
-                                .kept = static_cast<std::int32_t>(seed % 3),
+                                .kept = static_cast<std::int32_t>(seed % 3) - 1,
                                 .faults = faults.sink()});
   const auto want = reference::combine_top_k_and_window(in);
   out.expect(want.indices);

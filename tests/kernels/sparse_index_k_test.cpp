@@ -138,7 +138,7 @@ void compare_get(std::uint64_t seed, const gather_options& options) {
       .keys = options.keys ? keys.data() : nullptr,
       .scales = options.scales ? scales.data() : nullptr,
       .capacity = in.capacity,
-      .kept = static_cast<std::int64_t>(seed % 3) * 7,
+      .kept = static_cast<std::int64_t>(seed % 3) * 7 - 1,
       .faults = faults.sink()};
   if (options.page_map) p.page_map = page_map.view;
   get_k_and_s(at, p);
@@ -223,6 +223,12 @@ TEST_CASE("sparse: index-K gather clamps and reports lengths, pages and capacity
                                         .bad_page = i % 3 == 1,
                                         .cut = i % 3 == 2 || i % 5 == 0,
                                         .page_map = i % 6 == 1});
+}
+
+TEST_CASE("sparse: index-K gather reports the bad pages of each of the short rows of one part") {
+  for (int i = 0; i < test_rounds(12); ++i)
+    compare_get(test_seed() + 460 + i,
+                {.P = 1 + i % 2, .rows = 60, .most_pages = 2, .bad_page = true, .page_map = i % 3 == 0});
 }
 
 TEST_CASE("sparse: index-K store and gather refuse by name what the host can see") {

@@ -331,9 +331,9 @@ TEST_CASE("sparse: an op's kernels, one a layout, serve every width, batch, top-
       at.synchronize();
     }
   // whether accesses of 16 bytes fit, and for top-k indices whether tokens may share lines and what else is
-  // written, and whether lines are to stay cached, says which kernel; no length does
+  // written, says which kernel; no length does
   const std::pair<const char*, int> layouts[] = {{"set_k_and_s", 1},
-                                                 {"get_k_and_s", 2},
+                                                 {"get_k_and_s", 1},
                                                  {"top_k_to_slots", 6},
                                                  {"combine_top_k_and_window", 2},
                                                  {"window_token_ids", 1}};

@@ -18,6 +18,7 @@ struct top_k_options {
   bool bad_index = false;
   bool bad_line = false;
   bool all_missing = false;  // every index -1
+  bool slots_alone = false;  // and these lie to 16 bytes as the indices do: the shortest kernels
   reference::tail_rule tail{};
 };
 
@@ -62,7 +63,8 @@ void compare(std::uint64_t seed, const top_k_options& options) {
 
   const device_vector<std::int32_t> live_tokens(at, {static_cast<std::int32_t>(live)}),
       device_rows(at, row_of), device_indices(at, indices), device_table(at, table);
-  const output_table slots(at, tokens, columns, seed % 3, {-1, options.tail});
+  const output_table slots(at, tokens, columns, options.slots_alone ? stride - columns : seed % 3,
+                           {-1, options.tail});
   const output_vector<std::int32_t> count(at, tokens), last(at, tokens);
   const fault_fixture faults(at, static_cast<int>(tokens));
   top_k_to_slots_params p{.live_tokens = live_tokens.data(),
@@ -78,8 +80,8 @@ void compare(std::uint64_t seed, const top_k_options& options) {
                           .table_columns = options.width,
                           .slots = slots.sink,
                           .faults = faults.sink()};
-  if (seed % 4 != 1) p.count = count.data();
-  if (seed % 4 != 2) p.last_plus_one = last.data();
+  if (seed % 4 != 1 && !options.slots_alone) p.count = count.data();
+  if (seed % 4 != 2 && !options.slots_alone) p.last_plus_one = last.data();
   top_k_to_slots(at, p);
 
   reference::top_k_to_slots_input in;
@@ -131,6 +133,26 @@ TEST_CASE("sparse: top-k to slots equals the definitions at every top-k and quer
       compare(test_seed() + i, {.topk = topk, .counts = counts, .rule = line_rule(i % 3)});
       ++i;
     }
+}
+
+TEST_CASE("sparse: top-k to slots alone, of tokens that are moved in parts") {
+  reference::random_integers random(test_seed() + 2);
+  int i = 0;
+  for (const std::int64_t topk : {1, 3, 64, 1151, 1152, 1153, 2048, 2049, 2051, 4607, 5000, 9001}) {
+    if (test_small() && topk % 3 != 0) continue;
+    for (const line_rule rule : {line_rule::own, line_rule::of_row})
+      for (const bool bad : {false, true})
+        compare(test_seed() + 600 + i++, {.topk = topk,
+                                          .counts = ragged(random, 4, 3),
+                                          .rule = rule,
+                                          .bad_index = bad,
+                                          .slots_alone = true});
+  }
+  // more parts than a grid has blocks
+  compare(test_seed() + 600 + i, {.topk = 5000,
+                                  .counts = std::vector<std::int64_t>(test_small() ? 10 : 300, 1),
+                                  .rule = line_rule::own,
+                                  .slots_alone = true});
 }
 
 TEST_CASE("sparse: top-k to slots of dead, empty and wholly missing rows") {

@@ -119,4 +119,38 @@ inline generation_id submit(speculative_loop& loop, std::vector<std::int32_t> pr
                           }});
 }
 
+/// A prompt, and what is the answer to it.
+struct asked {
+  std::vector<std::int32_t> prompt;
+  std::vector<std::int32_t> answer;
+};
+
+/// A drafter that knows the texts: a random tree whose first path is the text for a random part of its way;
+/// what hangs beside it are other tokens.
+inline host_drafter growing_trees(const std::vector<asked>& all, int vocab, std::uint64_t seed) {
+  return [&all, vocab, random = std::make_shared<reference::random_integers>(seed)](
+             std::span<const std::int32_t> history, draft_proposal proposal) {
+    for (const auto& [prompt, answer] : all) {
+      if (history.size() < prompt.size() || !std::ranges::equal(history.first(prompt.size()), prompt))
+        continue;
+      const auto done = static_cast<std::size_t>(std::ssize(history) - std::ssize(prompt));
+      const auto count = static_cast<int>(random->below(std::ssize(proposal.tokens) + 1));
+      const auto right = static_cast<int>(random->below(count + 1));
+      int end_of_path = 0, depth = 0;
+      for (int i = 0; i < count; ++i) {
+        // the right path goes on now and then; before and after, anything may hang anywhere
+        const bool goes_on = depth < right && done + depth < answer.size() &&
+                             (count - i <= right - depth || random->one_in(2));
+        proposal.parents[i] = goes_on ? end_of_path : static_cast<std::int32_t>(random->below(i + 1));
+        proposal.tokens[i] = goes_on ? answer[done + depth] : static_cast<std::int32_t>(random->below(vocab));
+        if (!goes_on) continue;
+        end_of_path = i + 1;
+        ++depth;
+      }
+      return count;
+    }
+    return 0;
+  };
+}
+
 }  // namespace stepgraph
