@@ -52,9 +52,14 @@ step_key step_executor::state::key_for(step_kind kind, int rows, int tokens, int
 }
 
 /// What the driver took for the executables so far counts against the budget as the carvings do.
+std::size_t step_executor::state::held_bytes() const {
+  std::size_t held = blocks.step.bytes() + blocks.lasting.bytes();
+  for (const capture_report& each : reports) held += each.device_bytes;
+  return held;
+}
+
 void step_executor::state::require_executables_fit() const {
-  std::size_t needed = blocks.step.bytes() + blocks.lasting.bytes();
-  for (const capture_report& each : reports) needed += each.device_bytes;
+  const std::size_t needed = held_bytes();
   if (needed > options.memory_budget)
     throw out_of_memory(message(needed, " bytes needed with the executables captured so far, ",
                                 options.memory_budget, " there"),

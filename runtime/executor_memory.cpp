@@ -92,14 +92,15 @@ void step_executor::state::allocate(const kv_layout& layout) {
     fence_joined.emplace(where);
   }
   make_ring(sizes);
-  list_carvings();
+  carvings = list_carvings(blocks.step);
   clear(layout);
 }
 
-void step_executor::state::list_carvings() {
-  carvings.assign(blocks.step.carvings().begin(), blocks.step.carvings().end());
+std::vector<carving_info> step_executor::state::list_carvings(const arena& step) const {
+  std::vector<carving_info> all(step.carvings().begin(), step.carvings().end());
   for (const carving_info& each : blocks.lasting.carvings())
-    carvings.push_back({each.name, blocks.step.bytes() + each.offset, each.bytes});
+    all.push_back({each.name, step.bytes() + each.offset, each.bytes});
+  return all;
 }
 
 /// The staging buffers and what comes back, a slot for each round in flight.
@@ -115,27 +116,32 @@ void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
   const auto ring_times = plan.add<std::int64_t>("times", timed ? rounds * clock_marks : 0);
   const auto ring_open =
       plan.add<std::int32_t>("open_requests", sizes.poison_kv ? rounds * sizes.requests : 0);
-  ring_block = arena(std::move(plan), pinned_memory(where));
+  // aside, and put in place where nothing can throw any more
+  arena block(std::move(plan), pinned_memory(where));
+  std::vector<std::byte> direct(where.is_host() ? 0 : direct_bytes * rounds);
+  std::vector<slot> made;
+  made.reserve(rounds);
+  for (std::size_t i = 0; i < rounds; ++i) {
+    made.push_back({.results = event(where),
+                    .extended = event(where),
+                    .requests = {},
+                    .marks = {},
+                    .growth = {},
+                    .timed = {}});
+    made.back().requests.reserve(limits.max_rows);
+    made.back().marks.reserve(limits.max_rows);
+    made.back().timed.reserve(3);
+    made.back().growth.reserve(limits.max_rows);
+  }
+  ring_block = std::move(block);
   staging_bytes = bytes;
   staging = ring_block.view(ring_staging);
   results = ring_block.view(ring_results);
   result_tokens = ring_block.view(ring_tokens);
   times = ring_block.view(ring_times);
   open_requests = ring_block.view(ring_open);
-  slots.clear();
-  direct_staging.resize(where.is_host() ? 0 : direct_bytes * limits.in_flight);
-  for (std::size_t i = 0; i < rounds; ++i) {
-    slots.push_back({.results = event(where),
-                     .extended = event(where),
-                     .requests = {},
-                     .marks = {},
-                     .growth = {},
-                     .timed = {}});
-    slots.back().requests.reserve(limits.max_rows);
-    slots.back().marks.reserve(limits.max_rows);
-    slots.back().timed.reserve(3);
-    slots.back().growth.reserve(limits.max_rows);
-  }
+  direct_staging = std::move(direct);
+  slots = std::move(made);
 }
 
 /// Nothing is staged, and no draft has been made. What no step has written yet is loaded, though not used, for dead

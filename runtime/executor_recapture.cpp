@@ -38,7 +38,7 @@ std::span<const capture_report> step_executor::recapture(const step_limits& want
     s.completed = s.sequence;
     s.settle_all();
 
-    const auto before = std::tuple(s.limits, s.options, s.row_buckets, s.token_buckets, s.buffers);
+    auto before = std::tuple(s.limits, s.options, s.row_buckets, s.token_buckets, s.buffers);
     try {
       s.limits = wanted;
       s.limits.kv_pages = std::get<0>(before).kv_pages;
@@ -49,18 +49,20 @@ std::span<const capture_report> step_executor::recapture(const step_limits& want
       s.token_buckets =
           s.options.token_buckets.value_or(bucket_policy::powers_of_two(wanted.max_step_tokens));
       const detail::buffer_sizes sizes = s.sizes();
-      const std::size_t lasting = s.blocks.lasting.bytes();
-      arena step = detail::carve_step(sizes, s.memory(), s.options.memory_budget - lasting, s.buffers);
-      s.make_ring(sizes);
+      // the old block and the old executables are held until the new block is there
+      const std::size_t held = s.held_bytes(), budget = s.options.memory_budget;
+      arena step = detail::carve_step(sizes, s.memory(), budget > held ? budget - held : 0, s.buffers);
+      std::vector<carving_info> carvings = s.list_carvings(step);
+      s.make_ring(sizes);  // the last that may throw, and changes nothing if it does
       s.blocks.step = std::move(step);
-    } catch (...) {  // as it was, captures included
-      std::tie(s.limits, s.options, s.row_buckets, s.token_buckets, s.buffers) = before;
+      s.carvings = std::move(carvings);
+    } catch (...) {  // as it was, captures included; moved, for memory may be what is missing
+      std::tie(s.limits, s.options, s.row_buckets, s.token_buckets, s.buffers) = std::move(before);
       throw;
     }
     s.captures.clear();
     s.reports.clear();
     s.statistics.buckets.clear();
-    s.list_carvings();
     s.clear_step();
     if (guard_off("recapture-live")) s.clear(s.buffers.kv.layout);
   }

@@ -145,7 +145,7 @@ struct step_executor::state {
   // executor_memory.cpp: everything is carved, and filled once
   detail::buffer_sizes sizes() const;
   void allocate(const kv_layout& layout);
-  void list_carvings();
+  std::vector<carving_info> list_carvings(const arena& step) const;
   void make_ring(const detail::buffer_sizes& sizes);
   void clear(const kv_layout& layout);
   void clear_step();
@@ -160,6 +160,7 @@ struct step_executor::state {
   std::vector<int> step_counts(step_kind kind) const;
   step_key key_for(step_kind kind, int rows, int tokens, int variant) const;
   void capture_one(const step_key& key, const step_definition& step);
+  std::size_t held_bytes() const;
   void require_executables_fit() const;
   void drop_captures(std::size_t first) noexcept;
 

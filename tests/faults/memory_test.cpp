@@ -113,6 +113,63 @@ TEST_CASE("memory-budget: wherever a capture runs out of host memory, it leaves 
   CHECK(emitted_by(executor) == 0x01010101);
 }
 
+TEST_CASE("memory-budget: a recapture that runs out of host memory before it captures changes nothing") {
+  step_executor executor = executor_of(1);
+  executor.capture();
+  const std::size_t carved = carved_by(executor);
+  step_limits other = executor.limits();
+  other.max_rows = 2;
+  other.in_flight += 3;
+  int failures = 0;
+  for (std::uint64_t number = 1;; ++number) {
+    fail_host_allocation(number);
+    bool whole = true;
+    try {
+      executor.recapture(other);
+    } catch (const std::exception&) {
+      whole = false;
+    }
+    fail_host_allocation(0);
+    if (whole || executor.captures().empty()) break;  // it had begun to capture
+    ++failures;
+    REQUIRE(executor.captures().size() == 3);
+    REQUIRE(executor.limits().max_rows == 4);
+    REQUIRE(executor.limits().in_flight == other.in_flight - 3);
+    REQUIRE(carved_by(executor) == carved);
+    for (int i = 0; i < 2 * other.in_flight; ++i) REQUIRE(emitted_by(executor) == 0x01010101);
+    REQUIRE(failures < 10000);
+  }
+  CHECK(failures > 20);
+  executor.capture();
+  CHECK(executor.limits().max_rows == 2);
+  CHECK(executor.captures().size() == 2);
+  for (int i = 0; i < 2 * other.in_flight; ++i) REQUIRE(emitted_by(executor) == 0x01010101);
+}
+
+TEST_CASE(
+    "memory-budget: a recapture counts the blocks and executables that are held until the new block is "
+    "there") {
+  if (!test_device().is_host()) return;  // what executables take is the driver's to say
+  step_executor free = executor_of(1);
+  const std::size_t before = carved_by(free);
+  step_limits wider = free.limits();
+  wider.max_step_tokens = 64;
+  free.recapture(wider);
+  std::size_t block = 0;  // of the step: what lasts comes behind it
+  for (const carving_info& each : free.carvings())
+    if (each.name == "fault_taken") block = each.offset;
+  REQUIRE(block > 0);
+  step_executor tight = executor_of(1, before + block - 1);
+  tight.capture();
+  CHECK_THROWS_AS(tight.recapture(wider), out_of_memory);
+  CHECK(tight.captures().size() == 3);
+  CHECK(emitted_by(tight) == 0x01010101);
+  step_executor exact = executor_of(1, before + block);
+  exact.capture();
+  CHECK(exact.recapture(wider).size() == 3);
+  CHECK(emitted_by(exact) == 0x01010101);
+}
+
 TEST_CASE("memory-budget: what executables take counts, and a capture over the budget is dropped") {
   const std::size_t carved = carved_by(executor_of(1));
   // the host's executables take no device memory, so that exactly what is carved is enough
