@@ -10,8 +10,9 @@ struct plain_dsa_metadata_op : dsa_metadata_op {
   static constexpr bool small = true;
 
   STEPGRAPH_HD int lines() const { return rows(); }
-  /// Both tables on a line a token: an entry is several stores.
-  int head_blocks() const { return 2; }
+  /// Many parts of a line where an entry is stored on several: blocks that end at different times keep loads and
+  /// stores beside each other.
+  int head_blocks() const { return p.page_table_1 && p.line_per_token && p.query.max_count > 1 ? 8 : 2; }
   STEPGRAPH_HD line load(int row) const {
     const std::int64_t request = p.requests.fetch(row);
     const std::int32_t length = short_length(p.lengths, row);
