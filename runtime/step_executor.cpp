@@ -94,6 +94,7 @@ bool step_executor::table_read(step_ticket ticket) const {
 }
 
 bool step_executor::ready(step_ticket ticket) const {
+  const one_thread guard(state_->busy);
   const state& s = *state_;
   return ticket.sequence <= s.completed || s.slots[s.slot_of(ticket)].results.query();
 }
@@ -146,6 +147,7 @@ const kv_cache_view& step_executor::kv_cache() const {
   return state_->buffers.kv;
 }
 const executor_statistics& step_executor::statistics() const {
+  const one_thread guard(state_->busy);
   // the oldest first: a gap lies between one step and the next
   const std::size_t slots = state_->slots.size();
   for (std::size_t i = 1; i <= slots; ++i) {
@@ -168,10 +170,12 @@ std::span<const carving_info> step_executor::carvings() const {
   return state_->carvings;
 }
 std::int64_t step_executor::free_pages() const {
+  const one_thread guard(state_->busy);
   return state_->requests ? state_->requests->pages().free_pages() : 0;
 }
 
 std::int64_t step_executor::length_bound(request_id request) const {
+  const one_thread guard(state_->busy);
   STEPGRAPH_EXPECTS(state_->requests, "step_executor::length_bound: the request table is the embedder's");
   state_->requests->expect_open(request);
   return state_->requests->length_bound(request);
