@@ -29,6 +29,8 @@
 #include "kernels/speculate/greedy_accept.hpp"          // IWYU pragma: export
 #include "kernels/speculate/rejection_accept.hpp"       // IWYU pragma: export
 #include "kernels/speculate/verify_inputs.hpp"          // IWYU pragma: export
+#include "runtime/choose_tokens.hpp"                    // IWYU pragma: export
+#include "runtime/draft_source.hpp"                     // IWYU pragma: export
 #include "runtime/prompt_lookup.hpp"                    // IWYU pragma: export
 #include "runtime/speculative_loop.hpp"                 // IWYU pragma: export
 #include "runtime/step_executor.hpp"                    // IWYU pragma: export
