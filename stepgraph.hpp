@@ -16,6 +16,7 @@
 #include "kernels/metadata/kv_split_plan.hpp"           // IWYU pragma: export
 #include "kernels/metadata/spec_page_table.hpp"         // IWYU pragma: export
 #include "kernels/metadata/token_inputs.hpp"            // IWYU pragma: export
+#include "kernels/programmatic_launch.hpp"              // IWYU pragma: export
 #include "kernels/sample/greedy_sample.hpp"             // IWYU pragma: export
 #include "kernels/sample/sample_tokens.hpp"             // IWYU pragma: export
 #include "kernels/sample/target_distribution.hpp"       // IWYU pragma: export
