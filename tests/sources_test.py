@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Every test source is named in a meson.build: what none names runs nowhere and looks as if it did."""
+"""Every test source is named in a meson.build: what none names runs nowhere and looks as if it did. And docs/faults.md lists
+the tests of each fault as they are."""
 
 import re
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -21,6 +23,11 @@ class Sources(unittest.TestCase):
         there = {path for suffix in ("cpp", "cu", "py") for path in TESTS.rglob(f"*_test.{suffix}")}
         self.assertGreater(len(there), 20)
         self.assertEqual(sorted(str(path.relative_to(TESTS)) for path in there - named), [])
+
+    def test_faults_have_their_tests_listed(self):
+        listed = subprocess.run([sys.executable, TESTS.parent / "scripts/list_fault_tests.py", "--check"],
+                                capture_output=True, text=True, check=False)
+        self.assertEqual(listed.returncode, 0, listed.stderr)
 
 
 run_and_exit()
