@@ -37,8 +37,11 @@ void compare(reference::batch in, const variant& v) {
   options.cu_seqlens_q = static_cast<reference::cu_seqlens_q_mode>(v.mode);
   options.q_stride = 3;
   const bool by_slots = v.kind == window::by_slots;
-  const auto slots = reference::random_slot_map(in, in.seed + 3);
-  const auto pages = reference::random_page_map(in.pool_pages, in.seed + 4);
+  // maps that go on past the pool's end
+  reference::batch wider = in;
+  wider.pool_pages += 3;
+  const auto slots = reference::random_slot_map(wider, in.seed + 3);
+  const auto pages = reference::random_page_map(wider.pool_pages, in.seed + 4);
   if (by_slots) options.full_to_swa = slots;
   if (v.kind == window::by_pages) options.swa_page_map = pages;
   const device_map slot_map(at, slots, in.seed % 2 == 0), window_map(at, pages, in.seed % 2 == 1),
