@@ -92,7 +92,8 @@ void step_executor::state::capture_one(const step_key& key, const step_definitio
     reports.push_back({.key = key,
                        .milliseconds = took.count(),
                        .nodes = exec.node_count(),
-                       .device_bytes = exec.device_bytes()});
+                       .device_bytes = exec.device_bytes(),
+                       .programmatic_edges = made.programmatic_edges()});
     require_executables_fit();
     captures.emplace(key, captured{std::move(exec), statistics.buckets.size()});
     statistics.buckets.push_back({.key = key});

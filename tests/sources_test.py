@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every test source is named in a meson.build: what none names runs nowhere and looks as if it did. And docs/faults.md lists
-the tests of each fault as they are."""
+"""Every test source is named in a meson.build: what none names runs nowhere and looks as if it did. And the pages that
+are made from sources and reports are as those say."""
 
 import re
 import subprocess
@@ -24,10 +24,16 @@ class Sources(unittest.TestCase):
         self.assertGreater(len(there), 20)
         self.assertEqual(sorted(str(path.relative_to(TESTS)) for path in there - named), [])
 
+    def up_to_date(self, script):
+        checked = subprocess.run([sys.executable, TESTS.parent / "scripts" / script, "--check"], capture_output=True, text=True,
+                                 check=False)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+
     def test_faults_have_their_tests_listed(self):
-        listed = subprocess.run([sys.executable, TESTS.parent / "scripts/list_fault_tests.py", "--check"],
-                                capture_output=True, text=True, check=False)
-        self.assertEqual(listed.returncode, 0, listed.stderr)
+        self.up_to_date("list_fault_tests.py")
+
+    def test_benchmarks_are_the_reports(self):
+        self.up_to_date("make_benchmarks.py")
 
 
 run_and_exit()
