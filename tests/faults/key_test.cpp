@@ -15,14 +15,11 @@ using namespace stepgraph;
 namespace {
 
 constexpr kv_layout layout{.type = element_type::f32, .layers = 1, .kv_heads = 1, .head_size = 64};
-constexpr int tokens_of_request = 64;
 
-/// An executor over a table of its embedder's, whose page c of request r is `first + r * columns + c`, and whose one
-/// step does nothing but show what it was given.
+/// An executor over a table of its embedder's: page c of request r is `first + r * columns + c`; its step emits 0.
 struct adopting {
   struct shape {
-    int columns = 16, stride = 16, page_shift = 2, first = 1;
-    std::int64_t max_context = tokens_of_request;
+    int columns = 16, stride = 16, first = 1;
   };
 
   explicit adopting(const shape& wanted)
@@ -32,7 +29,7 @@ struct adopting {
     return {.max_rows = 2,
             .max_step_tokens = 2,
             .max_requests = 2,
-            .max_context = how.max_context,
+            .max_context = 64,
             .page_size = 4,
             .kv_pages = 200,
             .vocab_size = 10};
@@ -43,7 +40,7 @@ struct adopting {
                                                     .row_stride = how.stride,
                                                     .requests = 2,
                                                     .columns = how.columns,
-                                                    .page_shift = how.page_shift,
+                                                    .page_shift = 2,
                                                     .page_granular = true},
                                          .seq_lens = lengths.data(),
                                          .last_token = last.data()}};
@@ -88,7 +85,7 @@ struct adopting {
   std::optional<step_context> seen{};
 };
 
-/// Keys of the steps that were replayed since `reset`, in the order of capture.
+/// Keys of the steps that were replayed since the last call.
 std::set<step_key> replayed(const step_executor& executor, std::vector<std::uint64_t>& before) {
   std::set<step_key> keys;
   const auto& buckets = executor.statistics().buckets;
@@ -120,18 +117,6 @@ void cache_refused(const char* why, const Change& change) {
     options.kv_cache = make_kv_cache(own, page_size, pages, {block, kv_cache_bytes(own, page_size, pages)});
   });
 }
-
-/// Memory that says it is elsewhere.
-class foreign_memory final : public memory_resource {
- public:
-  explicit foreign_memory(device at) : at_(at) {}
-  device where() const noexcept override { return at_; }
-
- private:
-  void* do_allocate(std::size_t) override { return nullptr; }
-  void do_deallocate(void*, std::size_t) noexcept override {}
-  device at_;
-};
 
 }  // namespace
 
@@ -215,8 +200,6 @@ TEST_CASE("key: the page size of an adopted cache and table is the limits', or r
                 [](kv_layout&, int&, std::int64_t& pages) { pages = 100; });
   refused("pages of 2^3 tokens, not of 4",
           [](executor_options& options, step_limits&) { options.requests->source.page_shift = 3; });
-  refused("page_size must be a power of two from 1 to 1024, got 6",
-          [](executor_options&, step_limits& limits) { limits.page_size = 6; });
   adopting a({});
   step_executor executor = a.make();
   executor.capture();
@@ -241,12 +224,12 @@ TEST_CASE("key: two tables are two captures, and a recapture's buffers other add
   CHECK(one.seen->page_table != before);
   one.check_step(first);
   other.check_step(second);
-  refused("options.requests.source.table is null",
-          [](executor_options& options, step_limits&) { options.requests->source.table = nullptr; });
-  refused("options.requests.seq_lens is null",
-          [](executor_options& options, step_limits&) { options.requests->seq_lens = nullptr; });
-  refused("options.requests.last_token is null",
-          [](executor_options& options, step_limits&) { options.requests->last_token = nullptr; });
+  refused(
+      "options.requests.source.table is null, options.requests.seq_lens is null, "
+      "options.requests.last_token is null",
+      [](executor_options& options, step_limits&) {
+        options.requests = adopted_requests{.source = {.row_stride = 16, .requests = 2, .columns = 16}};
+      });
   refused("must have keys, values", [](executor_options& options, step_limits&) {
     options.kv_cache = kv_cache_view{.layout = layout, .page_size = 4, .layers = {{.pages = 200}}};
   });
@@ -303,7 +286,6 @@ TEST_CASE("key: a stream and memory of another device are refused by name") {
   const stream theirs(other);
   refused("the adopted stream is on ",
           [&](executor_options& options, step_limits&) { options.stream = theirs.ref(); });
-  foreign_memory memory(other);
   refused("the adopted memory is on ",
-          [&](executor_options& options, step_limits&) { options.memory = &memory; });
+          [&](executor_options& options, step_limits&) { options.memory = &device_memory(other); });
 }
