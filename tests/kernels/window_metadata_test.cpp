@@ -32,6 +32,7 @@ void compare(reference::batch in, const variant& v) {
   options.page_tables = v.tables;
   options.page_table = {v.skip, v.tail};
   options.swa_page_table = {-1 - v.skip, {v.tail.mode, v.tail.multiple, 11}};
+  options.swa_slots = v.mode == query_mode::cumulative;
   options.swa_out_cache_loc_skip = v.skip;
   options.cu_seqlens_q = static_cast<reference::cu_seqlens_q_mode>(v.mode);
   options.q_stride = 3;
@@ -67,7 +68,6 @@ void compare(reference::batch in, const variant& v) {
     p.page_table_stride = table.sink.stride;
     p.page_columns = in.page_columns;
   }
-  const bool with_slots = v.mode == query_mode::cumulative;
   if (v.kind != window::none && v.tables)
     p.window = {.full_to_swa = by_slots ? slot_map.view : index_map{},
                 .page_map = by_slots ? index_map{} : window_map.view,
@@ -75,7 +75,7 @@ void compare(reference::batch in, const variant& v) {
                 .page_table_stride = swa.sink.stride,
                 .skip = static_cast<std::int32_t>(options.swa_page_table.skip),
                 .tail_value = 11,
-                .out_cache_loc = with_slots ? index_sink(loc.data()) : index_sink(),
+                .out_cache_loc = options.swa_slots ? index_sink(loc.data()) : index_sink(),
                 .out_cache_loc_skip = static_cast<std::int32_t>(v.skip)};
   // verify and its sliding-window tables, lengths, sums and slots: one node
   const auto enqueue = [&p](stream_ref s) { multi_head_metadata(s, p); };
@@ -91,7 +91,8 @@ void compare(reference::batch in, const variant& v) {
   cu_q.expect(want.cu_seqlens_q);
   table.expect(want.page_table);
   swa.expect(want.swa_page_table);
-  if (with_slots) loc.expect(want.swa_out_cache_loc);
+  if (options.swa_slots) loc.expect(want.swa_out_cache_loc);
+  expect_faults(op_id::decode_metadata, batch.reports, want.faults);
 }
 
 }  // namespace
@@ -102,7 +103,9 @@ TEST_CASE("decode metadata with a sliding window, by slots and by pages, equals 
                                                       .page_map = i % 3 == 0,
                                                       .poison = true,
                                                       .bad_request = i % 5 == 0,
-                                                      .bad_slot = i % 7 == 0 && i % 3 != 0}),
+                                                      .bad_length = i % 11 == 0,
+                                                      .bad_slot = i % 7 < 2,
+                                                      .drop_tokens = i % 5 == 1}),
             {.kind = i % 4 < 2 ? window::by_slots : window::by_pages,
              .skip = i % 2 - 1,
              .wide_sums = i % 2 == 0});
@@ -110,8 +113,11 @@ TEST_CASE("decode metadata with a sliding window, by slots and by pages, equals 
 
 TEST_CASE("decode metadata through a page map, with each tail, equals the definitions") {
   for (int i = 0; i < test_rounds(48); ++i)
-    compare(reference::random_batch(test_seed() + 100 + i,
-                                    {.page_granular = i % 2 == 0, .page_map = i % 4 < 2, .poison = true}),
+    compare(reference::random_batch(test_seed() + 100 + i, {.page_granular = i % 2 == 0,
+                                                            .page_map = i % 4 < 2,
+                                                            .poison = true,
+                                                            .bad_request = i % 7 == 0,
+                                                            .bad_slot = i % 5 < 2}),
             {.kind = i % 5 == 0 ? window::by_pages : window::none, .tail = some_tail(i), .skip = -(i % 2)});
 }
 
