@@ -215,17 +215,16 @@ TEST_CASE("sparse: index-K gather of more rows than a block has threads") {
 
 TEST_CASE(
     "sparse: index-K gather by tables around a tile's width and far past it, one row of the whole width") {
-  int i = 0;
-  for (const std::int64_t width : captured_widths()) {
-    // keys of so many tokens only where the definitions' loops over bytes are not all the time
-    const bool keys = width <= 1000;
-    for (const std::int64_t P : {1, 64})
-      compare_get(test_seed() + 500 + i++,
-                  {.P = P, .rows = 3, .columns = (width + P - 1) / P, .longest = 2000, .keys = keys});
-    if (!keys)
-      compare_get(test_seed() + 500 + i++,
-                  {.P = 64, .rows = 3, .columns = width / 64, .longest = 2000, .most_capacity = 3000});
-  }
+  std::uint64_t seed = test_seed() + 500;
+  for (const std::int64_t width : captured_widths())
+    for (const std::int64_t P : {1, 64}) {
+      const std::int64_t columns = (width + P - 1) / P;
+      // the definitions' loops over bytes: of many tokens the scales alone, or the first keys
+      const bool keys = width <= 1000;
+      compare_get(seed++, {.P = P, .rows = 3, .columns = columns, .longest = 2000, .keys = keys});
+      if (!keys)
+        compare_get(seed++, {.P = P, .rows = 3, .columns = columns, .longest = 2000, .most_capacity = 3000});
+    }
 }
 
 TEST_CASE("sparse: index-K gather clamps and reports lengths, pages and capacity") {
