@@ -166,8 +166,8 @@ TEST_CASE("draft steps clamp and report lengths, counts, requests and slots that
     const std::int64_t steps = 1 + i % 4;
     const reference::random_batch_options bad{.max_tokens = 1,
                                               .draft_steps = steps,
-                                              .page_granular = i % 2 == 0,
-                                              .page_map = i % 4 == 1,
+                                              .page_granular = i / 6 % 2 == 0,
+                                              .page_map = i % 5 == 1,
                                               .poison = true,
                                               .bad_request = i % 6 == 0 || i % 6 == 5,
                                               .bad_length = i % 6 == 1 || i % 6 == 5,

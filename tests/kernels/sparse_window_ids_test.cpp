@@ -16,7 +16,10 @@ void compare_ids(reference::batch in, int i) {
   const device_batch batch(at, in);
   reference::window_token_ids_options options;
   options.window = 1 + i * 5 % 70;
-  options.full_to_swa = reference::random_slot_map(in, in.seed + 3);
+  // a map that goes on past the pool's end
+  reference::batch wider = in;
+  wider.pool_pages += 3;
+  options.full_to_swa = reference::random_slot_map(wider, in.seed + 3);
   options.skip = -(i % 2);
   options.capacity = 1;
   std::int64_t all = 0;
