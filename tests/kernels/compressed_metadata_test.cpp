@@ -76,7 +76,7 @@ void compare(reference::batch in, std::vector<std::int64_t> ratios, bool by_row,
   for (std::size_t i = 0; i < ratios.size(); ++i) {
     auto input = reference::compressed_from(in, ratios[i]);
     input.out_loc.resize(locs);
-    input.page_indices = {-1, tail};
+    input.page_indices = {static_cast<std::int64_t>(i % 2) - 1, tail};
     input.page_columns = columns;
     input.page_lines = lines;
     if (by_row) input.line.assign(line.begin(), line.end());
@@ -114,7 +114,8 @@ void compare(reference::batch in, std::vector<std::int64_t> ratios, bool by_row,
 
 TEST_CASE("compressed metadata of several ratios in one launch equals the definitions") {
   for (int i = 0; i < test_rounds(40); ++i)
-    compare(reference::random_batch(test_seed() + i, {.page_size = i % 2 ? 256 : 128, .poison = true}),
+    compare(reference::random_batch(test_seed() + i,
+                                    {.page_size = i % 2 ? 256 : 128, .page_map = i % 3 == 0, .poison = true}),
             {1, 2, 4, 128}, i % 2 == 0, some_tail(i), i % 5 < 3 ? i % 5 : 0);
 }
 
