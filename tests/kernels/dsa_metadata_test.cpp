@@ -134,12 +134,14 @@ TEST_CASE("DSA metadata clamps and reports what cannot be") {
 
 TEST_CASE("DSA metadata puts skip where a table's entry is negative or past the pool") {
   for (int i = 0; i < test_rounds(20); ++i)
-    compare(reference::random_batch(test_seed() + 350 + i,
-                                    {.page_size = 1 << i % 7, .page_map = i % 4 == 3, .bad_slot = true}),
-            {.line_per_token = i % 2 == 0,
-             .token_table = i % 3 != 0,
-             .kpool = 1 << i % 2,
-             .tail = some_tail(i % 5)});
+    compare(
+        reference::random_batch(
+            test_seed() + 350 + i,
+            {.page_size = 1 << i % 7, .page_granular = i % 5 == 2, .page_map = i % 4 == 3, .bad_slot = true}),
+        {.line_per_token = i % 2 == 0,
+         .token_table = i % 3 != 0,
+         .kpool = 1 << i % 2,
+         .tail = some_tail(i % 5)});
 }
 
 TEST_CASE("DSA metadata of more rows and tokens than a block has threads") {

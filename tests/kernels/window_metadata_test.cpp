@@ -37,8 +37,11 @@ void compare(reference::batch in, const variant& v) {
   options.cu_seqlens_q = static_cast<reference::cu_seqlens_q_mode>(v.mode);
   options.q_stride = 3;
   const bool by_slots = v.kind == window::by_slots;
-  const auto slots = reference::random_slot_map(in, in.seed + 3);
-  const auto pages = reference::random_page_map(in.pool_pages, in.seed + 4);
+  // maps that go on past the pool's end
+  reference::batch wider = in;
+  wider.pool_pages += 3;
+  const auto slots = reference::random_slot_map(wider, in.seed + 3);
+  const auto pages = reference::random_page_map(wider.pool_pages, in.seed + 4);
   if (by_slots) options.full_to_swa = slots;
   if (v.kind == window::by_pages) options.swa_page_map = pages;
   const device_map slot_map(at, slots, in.seed % 2 == 0), window_map(at, pages, in.seed % 2 == 1),
@@ -109,6 +112,18 @@ TEST_CASE("decode metadata with a sliding window, by slots and by pages, equals 
             {.kind = i % 4 < 2 ? window::by_slots : window::by_pages,
              .skip = i % 2 - 1,
              .wide_sums = i % 2 == 0});
+}
+
+TEST_CASE("decode metadata with a sliding window reports what lies outside pool and maps") {
+  // short rows, so that many of the new tokens' own slots are among the wrong ones
+  for (int i = 0; i < test_rounds(40); ++i)
+    compare(reference::random_batch(test_seed() + 500 + i, {.max_tokens = 6,
+                                                            .page_size = 1 << i % 3,
+                                                            .max_context = 8,
+                                                            .page_granular = i / 4 % 2 == 0,
+                                                            .poison = true,
+                                                            .bad_slot = true}),
+            {.kind = i % 4 < 2 ? window::by_slots : window::by_pages, .skip = i % 2 - 1});
 }
 
 TEST_CASE("decode metadata through a page map, with each tail, equals the definitions") {

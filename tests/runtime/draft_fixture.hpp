@@ -27,6 +27,7 @@ inline llama::llama_weights noisy_weights(const llama::llama_weights& weights, f
     for (float& value : line) value += noise * (float(random.below(20001)) / 10000.0f - 1.0f);
   }
   llama::llama_weights noisy = weights;
+  noisy.output.type = llama::tensor_type::f32;
   noisy.output.data = std::as_bytes(std::span(held->output));
   noisy.storage = held;
   return noisy;
