@@ -103,6 +103,7 @@ void make_source(random_integers& random, batch& in, const std::vector<std::int6
     if (columns == 0 || random.one_in(3)) continue;
     const std::int64_t column = random.below(columns);
     (*bad)[{in.q[r], column}] = bad_entry();
+    if (random.one_in(2)) continue;  // where it is no page's first, a page table does not see it
     const std::int64_t page_column = options.page_granular ? column : column / P * P;
     (*bad)[{in.q[r], page_column}] = bad_entry();
   }
