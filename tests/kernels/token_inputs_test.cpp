@@ -185,7 +185,7 @@ TEST_CASE("token inputs at widths around a tile and far past it") {
       compare(reference::random_batch(test_seed() + width, {.rows = 5,
                                                             .live_rows = 5,
                                                             .max_tokens = all_long ? 6 : 3,
-                                                            .page_size = all_long ? 64 : 1,
+                                                            .page_size = 64,
                                                             .max_context = width,
                                                             .length_limit = all_long ? 0 : 5000,
                                                             .page_granular = !all_long,
