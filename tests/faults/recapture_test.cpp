@@ -182,7 +182,8 @@ TEST_CASE("recapture-live: smaller limits and larger ones again, with steps in f
 TEST_CASE(
     "recapture-live: a loop's texts go on, and limits that its live texts do not fit are refused by name") {
   const tiny_with_draft t;
-  constexpr int rows = 4, most = 2, texts = 7;
+  constexpr int rows = 4, most = 2;
+  const int texts = test_small() ? 5 : 7, longest = test_small() ? 60 : 120;
   reference::random_integers random(test_seed());
   step_executor plain = t.tiny::executor(1);
   plain.capture();
@@ -190,12 +191,16 @@ TEST_CASE(
   for (int i = 0; i < texts; ++i) {
     const text prompt = random_prompt(random, static_cast<int>(random.between(1, 20)), 509);
     // the last two are long, so that at last they are alone
-    all.push_back({prompt, text_of(plain, prompt, (i < texts - 2 ? 16 : 120) + i)});
+    all.push_back({prompt, text_of(plain, prompt, (i < texts - 2 ? 12 : longest) + i)});
   }
   for (const bool run_ahead : {true, false}) {
     if (test_small() && !run_ahead) continue;
     CAPTURE(run_ahead);
-    step_executor executor = t.executor({.rows = rows, .most = 4, .poison = run_ahead, .step_tokens = 64});
+    step_executor executor = t.executor({.rows = rows,
+                                         .most = 4,
+                                         .poison = run_ahead,
+                                         .step_tokens = 64,
+                                         .options = {.draft_lengths = {most}}});
     executor.capture();
     speculative_loop loop(executor,
                           {.drafts = draft_source::model(), .draft_length = most, .run_ahead = run_ahead});
