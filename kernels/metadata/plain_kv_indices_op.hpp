@@ -26,8 +26,9 @@ struct plain_kv_indices_op : kv_indices_op {
 
   template <class Team>
   STEPGRAPH_HD place place_of(const Team& team, int row) const {
+    // note: a rank past the rows reads row 0, which it does not count
     const int other = team.rank() < p.lengths.rows ? team.rank() : 0;
-    return {p.lengths.place_of(row), p.lengths.place_of(other), p.requests.place_of(row), other};
+    return {p.lengths.place_of(row), p.lengths.place_of(other), p.requests.place_of(row), team.rank()};
   }
   STEPGRAPH_HD line load(int row) const {
     const std::int64_t request = p.requests.fetch(row);
