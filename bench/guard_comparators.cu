@@ -55,7 +55,8 @@ __global__ void full_width(const __grid_constant__ policy_params<Op> p) {
   const int index = static_cast<int>(blockIdx.y) - 1;
   auto line = p.op.load(index);
   const std::int64_t columns = captured(p.op, index), begin = std::int64_t{blockIdx.x} * block_columns;
-  line.columns = line.live = static_cast<std::int32_t>(columns);
+  line.columns = static_cast<std::int32_t>(columns);
+  if constexpr (requires { line.live; }) line.live = line.columns;
   if (begin < columns)
     p.op.tile(team, index, line, static_cast<std::int32_t>(begin),
               static_cast<std::int32_t>(min(begin + block_columns, columns)));
@@ -164,10 +165,11 @@ tile_grid shaped(tile_grid grid, int lines, const kernel_shape& shape) {
 }
 
 struct unguarded_op : plain_decode_metadata_op {
-  __host__ __device__ __forceinline__ line load(int row) const {
+  __host__ __device__ __forceinline__ line load(int, const place& at) const {
     const auto columns = static_cast<std::int32_t>(p.page_columns);
-    return {columns, columns, p.source.line(p.requests.fetch(row))};
+    return {columns, true, settled(p.source.line(at.request.fetch())), at.to};
   }
+  __host__ __device__ __forceinline__ line load(int row) const { return load(row, place_of(row)); }
 };
 
 }  // namespace

@@ -10,11 +10,13 @@
 #define STEPGRAPH_HD inline
 #endif
 
-// unrolls the loop that follows in device code; the host compiler decides for itself
+// unrolls the loop that follows in device code, or leaves it as it is; the host compiler decides for itself
 #if defined(__CUDA_ARCH__)
 #define STEPGRAPH_UNROLL _Pragma("unroll")
+#define STEPGRAPH_NO_UNROLL _Pragma("unroll 1")
 #else
 #define STEPGRAPH_UNROLL
+#define STEPGRAPH_NO_UNROLL
 #endif
 
 /// The live region: which rows, tokens and columns of a step's buffers exist at all, read from device memory,

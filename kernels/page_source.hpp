@@ -38,13 +38,14 @@ struct page_source {
 
   /// KV slot of token `position` of `request`, or -1 likewise.
   STEPGRAPH_HD std::int64_t slot(std::int64_t request, std::int64_t position) const {
-    const std::int32_t* line = table + request * row_stride;
-    const std::int64_t in_page = position & ((std::int64_t{1} << page_shift) - 1);
+    return slot_of(entry(request, position), position);
+  }
+  /// The slot that `entry` names for token `position`, or -1.
+  STEPGRAPH_HD std::int64_t slot_of(std::int32_t entry, std::int64_t position) const {
     if (page_granular) {
-      const std::int64_t found = checked_page(line[position >> page_shift]);
-      return found < 0 ? -1 : (found << page_shift) + in_page;
+      const std::int64_t found = checked_page(entry);
+      return found < 0 ? -1 : (found << page_shift) + (position & ((std::int64_t{1} << page_shift) - 1));
     }
-    const std::int64_t entry = line[position];
     return entry < 0 || (pool_pages > 0 && entry >= pool_pages << page_shift) ? -1 : entry;
   }
 

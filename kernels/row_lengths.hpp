@@ -3,8 +3,32 @@
 #include <cstdint>
 
 #include "kernels/guard.hpp"
+#include "kernels/settled.hpp"
 
 namespace stepgraph {
+
+/// Where one number of such a vector lies: known before it may be read.
+struct index_place {
+  const char* at;
+  std::int32_t wide;
+
+  /// All of it in one number, for a use that makes the compiler compute it.
+  STEPGRAPH_HD std::uint64_t bits() const { return reinterpret_cast<std::uintptr_t>(at) | wide; }
+
+  STEPGRAPH_HD std::int64_t fetch() const {
+#if defined(__CUDA_ARCH__)
+    std::int64_t value;
+    asm volatile(
+        "{\n\t.reg .pred wide;\n\tsetp.ne.s32 wide, %2, 0;\n\t"
+        "@wide ld.global.b64 %0, [%1];\n\t@!wide ld.global.s32 %0, [%1];\n\t}"
+        : "=l"(value)
+        : "l"(at), "r"(wide));
+    return value;
+#else
+    return wide ? *reinterpret_cast<const std::int64_t*>(at) : *reinterpret_cast<const std::int32_t*>(at);
+#endif
+  }
+};
 
 /// A vector of int32 or int64 numbers that an embedder owns, read on the device.
 struct index_view {
@@ -19,21 +43,11 @@ struct index_view {
     return wide ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
   }
 
-  /// The same by a load without a branch, so that a row's numbers are all on their way at once.
-  STEPGRAPH_HD std::int64_t fetch(std::int64_t i) const {
-#if defined(__CUDA_ARCH__)
-    std::int64_t value;
-    const char* const at = static_cast<const char*>(data) + (i << (wide ? 3 : 2));
-    asm volatile(
-        "{\n\t.reg .pred wide;\n\tsetp.ne.s32 wide, %2, 0;\n\t"
-        "@wide ld.global.b64 %0, [%1];\n\t@!wide ld.global.s32 %0, [%1];\n\t}"
-        : "=l"(value)
-        : "l"(at), "r"(static_cast<int>(wide)));
-    return value;
-#else
-    return (*this)[i];
-#endif
+  /// Where number i lies, read without a branch, so that a row's numbers are all on their way at once.
+  STEPGRAPH_HD index_place place_of(std::int64_t i) const {
+    return {static_cast<const char*>(data) + (i << (wide ? 3 : 2)), wide};
   }
+  STEPGRAPH_HD std::int64_t fetch(std::int64_t i) const { return place_of(i).fetch(); }
 };
 
 /// An output vector of int32 or int64 numbers; null writes nothing.
@@ -72,31 +86,59 @@ struct row_lengths {
 
   STEPGRAPH_HD int live() const { return live_count(live_rows, rows); }
 
+  /// Where a row's numbers lie: known before they may be read.
+  struct place {
+    const std::int32_t* live;
+    index_place given;
+    const std::int32_t* added;  // or null
+
+    STEPGRAPH_HD std::uint64_t bits() const {
+      return given.bits() | reinterpret_cast<std::uintptr_t>(live) | reinterpret_cast<std::uintptr_t>(added);
+    }
+  };
+  STEPGRAPH_HD place place_of(int row) const {
+    return {live_rows, seq_lens.place_of(row), delta_by_row ? delta_by_row + row : nullptr};
+  }
+
   // note: n and the row's numbers are all read before the first of them is used, so that one latency covers
   // them; a dead row's numbers are there, but not used
 
-  /// What the embedder's numbers say, before the clamp.
-  STEPGRAPH_HD std::int64_t raw(int row) const {
-    const std::int64_t given = seq_lens.fetch(row);
-    const std::int64_t added = delta + std::int64_t{delta_by_row ? delta_by_row[row] : 0};
-    return given + added;
+  /// n, and what the embedder's numbers say of a row's length, before the clamp.
+  struct numbers {
+    std::int32_t live;
+    std::int64_t given;
+    std::int32_t added;
+  };
+  STEPGRAPH_HD numbers read(const place& at) const {
+    const std::int32_t live = *settled(at.live);
+    const std::int64_t given = at.given.fetch();
+    return {live, given, fetch_or_zero(at.added)};
   }
+  STEPGRAPH_HD std::int64_t raw(const numbers& of) const { return of.given + (delta + std::int64_t{of.added}); }
 
-  STEPGRAPH_HD std::int64_t length(int row) const {
-    const std::int32_t n = *live_rows;
-    const std::int64_t value = raw(row);
-    const std::int64_t low = value < 0 && !guard_off("negative-length") ? 0 : value;
-    const std::int64_t kept = low > cap ? cap : low;
-    return (row < n || guard_off("pad-zero")) && row < rows ? kept : 0;
+  /// Length of a captured row. Few steps one after the other, as `cap` fits 32 bits: entries wait for it.
+  STEPGRAPH_HD std::int64_t length(int row, const place& at) const { return length(row, read(at)); }
+  STEPGRAPH_HD std::int64_t length(int row, const numbers& of) const {
+    const std::int64_t value = raw(of);
+    const auto low = static_cast<std::uint32_t>(value), most = static_cast<std::uint32_t>(cap);
+    const auto high = static_cast<std::int32_t>(value >> 32);
+    const std::uint32_t past = high > 0 ? most : guard_off("negative-length") ? low : 0;
+    const std::uint32_t kept = high != 0 ? past : low < most ? low : most;
+    return row < of.live || guard_off("pad-zero") ? static_cast<std::int32_t>(kept) : 0;
   }
+  STEPGRAPH_HD std::int64_t length(int row) const { return length(row, place_of(row)); }
 
   /// The same, reporting a length that had to be clamped.
-  STEPGRAPH_HD std::int64_t length_reported(int row, const fault_sink& faults, op_id op) const {
-    const std::int32_t n = *live_rows;
-    const std::int64_t value = raw(row);
-    if ((row >= n && !guard_off("pad-zero")) || row >= rows) return 0;
+  STEPGRAPH_HD std::int64_t length_reported(int row, const place& at, const fault_sink& faults,
+                                            op_id op) const {
+    const numbers of = read(at);
+    const std::int64_t value = raw(of);
+    if ((row >= of.live && !guard_off("pad-zero")) || row >= rows) return 0;
     if (value < 0 && guard_off("negative-length")) return value;
     return clamp_reported(value, 0, cap, faults, op, row, row_status::length_clamped);
+  }
+  STEPGRAPH_HD std::int64_t length_reported(int row, const fault_sink& faults, op_id op) const {
+    return length_reported(row, place_of(row), faults, op);
   }
 };
 

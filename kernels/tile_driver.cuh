@@ -1,13 +1,13 @@
 #pragma once
 
-#include <cub/block/block_scan.cuh>
+#include <utility>
 
+#include "kernels/block_team.cuh"
 #include "kernels/launch.cuh"
+#include "kernels/settled.hpp"
 #include "kernels/tile_driver.hpp"
 
 namespace stepgraph {
-
-constexpr int tile_threads = 256;
 
 /// Whether an op takes so few registers that four of its blocks fill a multiprocessor, the next kernel's two
 /// beside this one's.
@@ -25,32 +25,6 @@ int head_blocks(const Op& op) {
   return 1;
 }
 
-/// The threads of one block.
-class block_team {
- public:
-  using scan = cub::BlockScan<std::int64_t, tile_threads, cub::BLOCK_SCAN_WARP_SCANS>;
-  // note: two sums in turn, so that the one needs no barrier before the next
-  struct storage {
-    typename scan::TempStorage turn[2];
-  };
-  __device__ explicit block_team(storage& shared) : shared_(shared) {}
-
-  __device__ static int rank() { return threadIdx.x; }
-  __device__ static constexpr int size() { return tile_threads; }
-  __device__ static void sync() { __syncthreads(); }
-
-  __device__ host_team::sum exclusive_sum(std::int64_t value) {
-    host_team::sum result{};
-    scan(shared_.turn[turn_]).ExclusiveSum(value, result.before, result.total);
-    turn_ ^= 1;
-    return result;
-  }
-
- private:
-  storage& shared_;
-  int turn_ = 0;
-};
-
 template <class Op>
 struct tile_params {
   Op op;
@@ -64,6 +38,27 @@ __device__ __forceinline__ std::int32_t head_columns(std::int32_t columns, int p
   const std::int32_t even = (((columns + (1 << parts_shift) - 1) >> parts_shift) + 127) & ~127;
   return even < least ? least : even < most ? even : most;
 }
+
+/// Whether an op knows of a line what may be computed before anything is read, or of its vectors.
+template <class Op>
+concept has_places = requires(const Op& op, const block_team& team) {
+  op.place_of(team, 0).bits();
+};
+template <class Op>
+concept has_vectors_place = requires(const Op& op, block_team& team) {
+  op.vectors_place(team);
+};
+struct no_place {};
+template <class Op>
+struct place_of_op_as {
+  using type = no_place;
+};
+template <has_places Op>
+struct place_of_op_as<Op> {
+  using type = decltype(std::declval<const Op&>().place_of(std::declval<const block_team&>(), 0));
+};
+template <class Op>
+using place_of_op = typename place_of_op_as<Op>::type;
 
 /// What a block keeps of the lines whose rest it shares in.
 template <class Op>
@@ -83,8 +78,9 @@ class tile_queue {
       : op_(p.op), grid_(p.grid), team_(team), shared_(shared), lines_(p.op.lines()) {
     const int head = static_cast<int>(blockIdx.x) - 1;
     is_part_ = head < grid_.heads;
-    rank_ = is_part_ ? head & ((1 << grid_.parts_shift) - 1) : head - grid_.heads;
-    own_ = is_part_ ? head >> grid_.parts_shift : lines_;
+    rank_ = settled(is_part_ ? head & ((1 << grid_.parts_shift) - 1) : head - grid_.heads);
+    own_ = settled(is_part_ ? head >> grid_.parts_shift : lines_);
+    if constexpr (has_places<Op>) place_ = op_.place_of(team, own_ < lines_ ? own_ : 0);
   }
 
   int index;
@@ -93,18 +89,34 @@ class tile_queue {
 
   __device__ bool next() { return next_head() || (shares() && next_share()); }
   __device__ bool next_head() {
-    while (own_ < lines_) {
-      index = own_;
-      own_ += grid_.heads >> grid_.parts_shift;
-      line = op_.load(index);
-      const std::int32_t each = head(line);  // heads of a line together: some millions of columns at most
-      longer_ = each << grid_.parts_shift < line.columns && parts_help();
-      begin = min(rank_ * each, line.columns);
-      end = min(rank_ * each + each, line.columns);
+    while (has_head()) {
+      load_head();
+      advance();
       if (begin < end) return true;
     }
     return false;
   }
+
+  /// Whether a line of its own is left, its head, and the way to the next.
+  __device__ bool has_head() const { return own_ < lines_; }
+  __device__ void load_head() {
+    index = own_;
+    if constexpr (has_places<Op>)
+      line = op_.load(own_, place_);
+    else
+      line = op_.load(own_);
+    const std::int32_t each = head(line);  // heads of a line together: some millions of columns at most
+    longer_ = each << grid_.parts_shift < line.columns && parts_help();
+    begin = min(rank_ * each, line.columns);
+    end = min(rank_ * each + each, line.columns);
+  }
+  __device__ void advance() {
+    own_ += grid_.heads >> grid_.parts_shift;
+    if constexpr (has_places<Op>)
+      if (has_head()) place_ = op_.place_of(team_, own_);
+  }
+  /// What is known of the first line of its own.
+  __device__ const auto& place() const { return place_; }
 
   __device__ bool shares() const { return !is_part_ || longer_; }
 
@@ -189,6 +201,7 @@ class tile_queue {
   const tile_grid& grid_;
   block_team& team_;
   shared_lines<Op>& shared_;
+  [[no_unique_address]] place_of_op<Op> place_;  // of the first line of its own
   int lines_;
   bool is_part_, longer_ = false;
   int rank_;                        // among the line's parts, or among the helpers
@@ -198,16 +211,21 @@ class tile_queue {
 };
 
 /// Brings a kernel's parameters into the constant cache, which costs a latency for every 64 bytes: before the
-/// wait for the predecessor that is free.
-template <class Params>
-__device__ __forceinline__ void touch(const Params& params) {
+/// wait for the predecessor that is free. `known`: what has been computed from them by then and is not to be computed
+/// later. `unused`: 4 bytes of shared memory that nothing has been written to yet.
+template <class Params, class Known>
+__device__ __forceinline__ void touch(const Params& params, const Known& known, void* unused) {
   const auto* const words = reinterpret_cast<const std::int32_t*>(&params);
   constexpr int count = sizeof(Params) / 4;
   std::int32_t all = words[count - 1];
 #pragma unroll
   for (int i = 0; i < count; i += 16) all |= words[i];
-  // a use that the compiler must believe in, and that does no harm
-  asm volatile("{ .reg .pred rare; setp.eq.s32 rare, %0, 0x7ffffffe; @rare nanosleep.u32 1; }" ::"r"(all));
+  if constexpr (requires { known.bits(); })
+    all |= static_cast<std::int32_t>(known.bits() >> 32) | static_cast<std::int32_t>(known.bits());
+  // a use that the compiler must believe in, that does no harm, and that no branch is made for
+  asm volatile(
+      "{ .reg .pred rare; setp.eq.s32 rare, %0, 0x7ffffffe; @rare st.shared.s32 [%1], %0; }" ::"r"(all),
+      "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(unused))));
 }
 
 // grid: 1 + heads + helpers; one block for an op of vectors alone
@@ -217,20 +235,37 @@ template <class Op>
 __global__ void __launch_bounds__(tile_threads, min_blocks<Op>)
     run_tiles(const __grid_constant__ tile_params<Op> p) {
   __shared__ block_team::storage scan_storage;
-  touch(p);
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-  if (!p.grid.lets_in_late) cudaTriggerProgrammaticLaunchCompletion();
-#endif
   block_team team(scan_storage);
-  if (blockIdx.x == 0) return p.op.vectors(team);
-  if constexpr (Op::tile_columns > 0) {
+  // the wait for the predecessor, and the successor is let in
+  const auto begin = [late = settled(std::int32_t{p.grid.lets_in_late})] {
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+    if (!late) cudaTriggerProgrammaticLaunchCompletion();
+#endif
+  };
+  if constexpr (has_vectors_place<Op>) {
+    static_assert(Op::tile_columns == 0);
+    const auto place = p.op.vectors_place(team);
+    touch(p, place, &scan_storage);
+    begin();
+    if (blockIdx.x == 0) p.op.vectors(team, place);
+  } else if constexpr (Op::tile_columns == 0) {
+    touch(p, no_place{}, &scan_storage);
+    begin();
+    p.op.vectors(team);
+  } else {
     __shared__ shared_lines<Op> shared;
     tile_queue<Op> queue(p, team, shared);
+    touch(p, queue.place(), &scan_storage);
+    begin();
+    if (blockIdx.x == 0) return p.op.vectors(team);
     // note: a small op has two loops, so that the way of a short line is straight; a large one has one, as its
     // body would be there twice
     if constexpr (is_small<Op>) {
-      while (queue.next_head()) p.op.tile(team, queue.index, queue.line, queue.begin, queue.end);
+      for (; queue.has_head(); queue.advance()) {
+        queue.load_head();
+        if (queue.begin < queue.end) p.op.tile(team, queue.index, queue.line, queue.begin, queue.end);
+      }
       if (!queue.shares()) return;
       while (queue.next_share()) p.op.tile(team, queue.index, queue.line, queue.begin, queue.end);
     } else {

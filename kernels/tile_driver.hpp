@@ -16,11 +16,19 @@
 ///     static constexpr const char* name = "my_op";
 ///     static constexpr int tile_columns = 4096;         // columns worth a block's while; 0: vectors only
 ///     template <class Team> void vectors(Team&) const;  // the fixed-size vectors, once, by one team
+///     // may be left out, for an op of vectors alone: what a thread can compute before anything may be read, with
+///     // `bits()`, all of it in one number
+///     template <class Team> place vectors_place(const Team&) const;
+///     template <class Team> void vectors(Team&, const place&) const;
 ///
 ///     // and, unless it is of vectors alone:
 ///     struct line { std::int32_t columns; ... };  // what a tile needs to know of its line
 ///     int lines() const;                          // lines captured: rows or tokens, times tables
 ///     line load(int index) const;                 // from device memory; columns 0 where nothing is written
+///     // may be left out: what a thread can compute of its block's first line before anything may be read, with
+///     // `bits()`, all of it in one number
+///     template <class Team> place place_of(const Team&, int index) const;
+///     line load(int index, const place&) const;
 ///     int least_columns() const;                  // a multiple of 128 worth a block's while
 ///     static constexpr bool small = true;         // may be left out: needs 64 registers at most
 ///     int head_blocks() const;  // may be left out: blocks a multiprocessor for heads, if a column is many stores
@@ -34,7 +42,7 @@
 /// for its part of the work.
 ///
 /// A team is the threads that work on one piece: a block on the GPU, one thread on the host. It has `rank()`,
-/// `size()`, `sync()` and `exclusive_sum(value)`; all threads of a team take the same way to the last two.
+/// `size()`, `sync()` and sums; all threads of a team take the same way to the last two.
 /// Loops over a team are written `for (i = rank; i < end; i += size)`.
 ///
 /// On the GPU the grid is sized by the device and the batch, never by the captured width ("own row first,
@@ -56,6 +64,20 @@ class host_team {
   };
   /// Sum of `value` over lower ranks, and over all; every thread of the team calls it.
   static sum exclusive_sum(std::int64_t value) { return {0, value}; }
+  /// The same of two numbers at the price of one.
+  struct sums {
+    sum first, second;
+  };
+  static sums exclusive_sums(std::int64_t a, std::int64_t b) { return {{0, a}, {0, b}}; }
+  /// Sum of `value`, in [0, 2^54), over all.
+  static std::int64_t sum_of(std::int64_t value) { return value; }
+  /// visit(item, k) for k in [0, count) of the items of the first `items` threads: `lanes` threads beside each other
+  /// take the k of one item, so that what they write lies beside each other. Every thread of the team calls it, and a
+  /// sum or a sync() lies between two calls.
+  template <int lanes, class Item, class Visit>
+  static void spread(int items, const Item& item, std::int32_t count, const Visit& visit) {
+    for (std::int32_t k = 0; items > 0 && k < count; ++k) visit(item, k);
+  }
 };
 
 template <class Op>

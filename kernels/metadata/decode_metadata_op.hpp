@@ -44,12 +44,11 @@ struct window_output {
 template <class Team>
 STEPGRAPH_HD void decode_vectors(Team& team, const decode_metadata_params& p) {
   constexpr op_id id = op_id::decode_metadata;
-  const bool sums_queries = p.cu_seqlens_q_mode == query_mode::cumulative;
-  const std::int32_t first_raw = sums_queries ? p.query.first_raw(team, p.lengths) : 0;
-  write_lengths(team, p.lengths, p.cache_seqlens, p.cu_seqlens_k, p.faults, id);
-  if (sums_queries)
-    scan_query_tokens(team, p.lengths, p.query, p.cu_seqlens_q, p.faults, id, first_raw,
-                      [](int, int, int) {});
+  if (p.cu_seqlens_q_mode == query_mode::cumulative)
+    write_lengths_and_queries(team, p.lengths, p.cache_seqlens, p.cu_seqlens_k, p.query, p.cu_seqlens_q,
+                              p.faults, id);
+  else
+    write_lengths(team, p.lengths, p.cache_seqlens, p.cu_seqlens_k, p.faults, id);
   if (p.cu_seqlens_q_mode == query_mode::rows_times_stride)
     for (int k = team.rank(); k <= p.lengths.rows; k += team.size())
       p.cu_seqlens_q[k] = (k < p.lengths.live() ? k : p.lengths.live()) * p.q_stride;
@@ -62,19 +61,47 @@ struct plain_decode_metadata_op {
   static constexpr op_id id = op_id::decode_metadata;
   static constexpr int tile_columns = 4096;
   static constexpr bool small = true;
-  using line = page_line;
+  struct line {
+    std::int32_t columns;
+    std::int32_t known;          // the request is in range
+    const std::int32_t* source;  // its line
+    std::int32_t* to;
+  };
+  /// What is known of a row before anything may be read.
+  struct place {
+    row_lengths::place length;
+    index_place request;
+    std::int32_t* to;
+    STEPGRAPH_HD std::uint64_t bits() const {
+      return length.bits() | request.bits() | reinterpret_cast<std::uintptr_t>(to);
+    }
+  };
   decode_metadata_params p;
+  page_converter
+      pages;  // made by the host, so that nothing is computed for it between a length and its entries
+
+  plain_decode_metadata_op(const decode_metadata_params& params)
+      : p(params), pages(params.source, params.skip) {}
 
   STEPGRAPH_HD int lines() const { return p.lengths.rows; }
-  STEPGRAPH_HD int least_columns() const { return least_columns_of(p.source.column_shift()); }
+  STEPGRAPH_HD int least_columns() const { return least_columns_of(pages.entry_shift); }
 
-  STEPGRAPH_HD line load(int row) const {
-    const std::int64_t request = p.requests.fetch(row);
+  template <class Team>
+  STEPGRAPH_HD place place_of(const Team&, int row) const {
+    return place_of(row);
+  }
+  STEPGRAPH_HD place place_of(int row) const {
+    return {p.lengths.place_of(row), p.requests.place_of(row), p.page_table + row * p.page_table_stride};
+  }
+  STEPGRAPH_HD line load(int row) const { return load(row, place_of(row)); }
+  STEPGRAPH_HD line load(int row, const place& at) const {
+    const std::int64_t request = at.request.fetch();
     const int shift = p.source.page_shift;
-    const auto length = static_cast<std::uint32_t>(short_length(p.lengths, row));
+    const auto length = static_cast<std::uint32_t>(p.lengths.length(row, at.length));
     const auto live = static_cast<std::int32_t>(
         guard_off("tail-wild") ? p.page_columns : (length + (1u << shift) - 1) >> shift);
-    return {live, live, line_or_null(p.source, request)};
+    const bool known = p.source.has_request(request);
+    return {live, known, settled(p.source.line(known ? request : 0)), at.to};
   }
 
   template <class Team>
@@ -84,15 +111,14 @@ struct plain_decode_metadata_op {
 
   template <class Team>
   STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
-    std::int32_t* const to = p.page_table + row * p.page_table_stride;
-    page_output<page_converter, true> out{{p.source, p.skip}, to, 0, 1};
-    const strided_entries in{line.source, p.source.column_shift()};
-    if (line.source)
+    page_output<page_converter, true> out{pages, settled(line.to), 0, 1};
+    const strided_entries in{line.source, pages.entry_shift};
+    if (__builtin_expect(line.known, 1)) {
       map_columns(team, in, out, begin, end);
-    else
-      fill_columns(team, to, 0, 1, begin, end, p.skip);
-    if (!line.source && team.rank() == 0)
-      p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
+    } else {
+      fill_columns(team, line.to, 0, 1, begin, end, p.skip);
+      if (team.rank() == 0) p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
+    }
     if (out.page.bad() >= 0) p.faults.report(id, row, row_status::slot_out_of_range, in.one(out.page.bad()));
   }
 

@@ -13,8 +13,8 @@ void dsa_metadata(stream_ref at, const dsa_metadata_params& p) {
   detail::check_query(op, p.query);
   detail::check_map(op, "page_map", p.page_map);
   STEPGRAPH_EXPECTS(p.topk > 0, op, ": topk must be positive, got ", p.topk);
-  STEPGRAPH_EXPECTS(p.kpool > 0 && std::has_single_bit(static_cast<unsigned>(p.kpool)), op,
-                    ": kpool must be a power of two, got ", p.kpool);
+  STEPGRAPH_EXPECTS(p.kpool > 0 && p.kpool <= 1 << 16 && std::has_single_bit(static_cast<unsigned>(p.kpool)),
+                    op, ": kpool must be a power of two of at most 65536, got ", p.kpool);
   detail::check_pointers(op, {{"cache_seqlens", p.cache_seqlens},
                               {"cu_seqlens_q", p.cu_seqlens_q},
                               {"dsa_cache_seqlens", p.dsa_cache_seqlens}});

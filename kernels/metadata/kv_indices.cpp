@@ -1,7 +1,7 @@
 #include "kernels/metadata/kv_indices.hpp"
 
 #include "kernels/check.hpp"
-#include "kernels/metadata/kv_indices_op.hpp"
+#include "kernels/metadata/plain_kv_indices_op.hpp"
 
 namespace stepgraph {
 
@@ -14,6 +14,7 @@ void kv_indices(stream_ref at, const kv_indices_params& p) {
   detail::check_pointers(op, {{"indptr", p.indptr.data}, {"indices", p.indices.data}});
   STEPGRAPH_EXPECTS(p.capacity > 0, op, ": capacity must be positive, got ", p.capacity);
   detail::check_sums(op, "indptr", p.indptr, p.lengths.rows, p.lengths.cap);
+  if (plain_kv_indices_op::serves(p)) return launch_tiles(at, plain_kv_indices_op{{p}});
   launch_tiles(at, kv_indices_op{p});
 }
 

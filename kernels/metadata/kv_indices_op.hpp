@@ -7,10 +7,6 @@
 
 namespace stepgraph {
 
-struct alignas(16) wide_pair {
-  std::int64_t v[2];
-};
-
 /// Output of `map_columns`: column x lands at out[first + x], as far as the output goes.
 template <class Converter>
 struct packed_output {
@@ -28,18 +24,42 @@ struct packed_output {
   STEPGRAPH_HD void store4(std::int64_t x, const value (&v)[4]) const {
     if (out.wide) {
       auto* const to = static_cast<std::int64_t*>(out.data) + first + x;
-      *reinterpret_cast<wide_pair*>(to) = {v[0], v[1]};
-      *reinterpret_cast<wide_pair*>(to + 2) = {v[2], v[3]};
+      store_pair(to, {{v[0], v[1]}});
+      store_pair(to + 2, {{v[2], v[3]}});
     } else {
-      *reinterpret_cast<quad*>(static_cast<std::int32_t*>(out.data) + first + x) = {{v[0], v[1], v[2], v[3]}};
+      store_quad(static_cast<std::int32_t*>(out.data) + first + x, {{v[0], v[1], v[2], v[3]}});
     }
   }
   STEPGRAPH_HD bool by_four() const { return four; }
 
+  // note: in PTX, as the compiler makes four stores of an assignment here
+  STEPGRAPH_HD static void store_quad(std::int32_t* to, const quad& four) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.global.v4.s32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(four.v[0]), "r"(four.v[1]),
+                 "r"(four.v[2]), "r"(four.v[3])
+                 : "memory");
+#else
+    *reinterpret_cast<quad*>(to) = four;
+#endif
+  }
+  STEPGRAPH_HD static void store_pair(std::int64_t* to, const wide_pair& two) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.global.v2.s64 [%0], {%1, %2};" ::"l"(to), "l"(two.v[0]), "l"(two.v[1]) : "memory");
+#else
+    *reinterpret_cast<wide_pair*>(to) = two;
+#endif
+  }
+
   static constexpr bool shifts = std::is_same_v<Converter, page_converter>;
-  STEPGRAPH_HD static int shift() requires shifts { return 0; }
-  STEPGRAPH_HD std::uint32_t limit() const requires shifts { return converter.limit; }
-  STEPGRAPH_HD void store_good(std::int64_t x, std::int32_t slot) const requires shifts { store(x, slot); }
+  STEPGRAPH_HD static int shift() requires shifts {
+    return 0;
+  }
+  STEPGRAPH_HD std::uint32_t limit() const requires shifts {
+    return converter.limit;
+  }
+  STEPGRAPH_HD void store_good(std::int64_t x, std::int32_t slot) const requires shifts {
+    store(x, slot);
+  }
   STEPGRAPH_HD void store_good4(std::int64_t x, const quad& slots) const requires shifts {
     store4(x, slots.v);
   }
@@ -55,7 +75,7 @@ struct token_entries {
   STEPGRAPH_HD bool by_four() const { return shift == 0 && aligned16(entry + start); }
 };
 
-/// Body of `kv_indices`. A line is a row.
+/// Body of `kv_indices` with whatever is asked for. A line is a row.
 struct kv_indices_op {
   static constexpr const char* name = "kv_indices";
   static constexpr op_id id = op_id::kv_indices;
@@ -78,12 +98,12 @@ struct kv_indices_op {
   }
   STEPGRAPH_HD std::int32_t columns_of(int row) const {
     std::int32_t start = 0;
-    return columns_of(row, short_length(p.lengths, row), start);
+    return columns_of(row, static_cast<std::int32_t>(p.lengths.length(row)), start);
   }
   STEPGRAPH_HD line load(int row) const {
     const std::int64_t request = p.requests.fetch(row);
     line made{};
-    made.columns = columns_of(row, short_length(p.lengths, row), made.start);
+    made.columns = columns_of(row, static_cast<std::int32_t>(p.lengths.length(row)), made.start);
     made.source = line_or_null(p.source, request);
     return made;
   }
@@ -95,7 +115,7 @@ struct kv_indices_op {
         [&](int row, std::int64_t count, std::int64_t before) {
           p.lengths.length_reported(row, p.faults, id);
           std::int32_t start = 0;
-          columns_of(row, short_length(p.lengths, row), start);
+          columns_of(row, static_cast<std::int32_t>(p.lengths.length(row)), start);
           if (row < p.lengths.live() && p.start && start != p.start[row])
             p.faults.report(id, row, row_status::start_clamped, p.start[row]);
           if (count > 0 && before + count > p.capacity)
@@ -106,23 +126,26 @@ struct kv_indices_op {
   template <class Team>
   STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
     const std::int64_t first = sum_before(team, row, [&](int other) { return columns_of(other); });
-    if (!line.source) {
-      if (team.rank() == 0) p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
-      for (std::int64_t x = begin + team.rank(); x < end && first + x < p.capacity; x += team.size())
-        p.indices.store(first + x, p.skip);
-      return;
-    }
-    const std::int32_t* const from = line.source;
-    const bad_entry bad =
-        p.source.page_granular || p.page_map || p.slot_map
-            ? pack<4>(team, token_entries{from, p.source.page_granular ? p.source.page_shift : 0, line.start},
-                      slot_converter{p.source, p.page_map, p.slot_map, p.skip, line.start}, first, begin, end)
-            : pack<8>(team, token_entries{from, 0, line.start}, page_converter::of_slots(p.source, p.skip),
-                      first, begin, end);
+    if (!line.source) return fill(team, row, first, begin, end);
+    const int shift = p.source.page_granular ? p.source.page_shift : 0;
+    report_bad(row, pack<4>(team, token_entries{line.source, shift, line.start},
+                            slot_converter{p.source, p.page_map, p.slot_map, p.skip, line.start}, first,
+                            begin, end));
+  }
+
+ protected:
+  /// What a row has whose request is out of range.
+  template <class Team>
+  STEPGRAPH_HD void fill(Team& team, int row, std::int64_t first, std::int32_t begin,
+                         std::int32_t end) const {
+    if (team.rank() == 0) p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
+    for (std::int64_t x = begin + team.rank(); x < end && first + x < p.capacity; x += team.size())
+      p.indices.store(first + x, p.skip);
+  }
+  STEPGRAPH_HD void report_bad(int row, const bad_entry& bad) const {
     if (bad.found) p.faults.report(id, row, row_status::slot_out_of_range, bad.value);
   }
 
- private:
   /// Columns [begin, end) of a row whose first index is out[first]; returns an entry that is out of range.
   template <int in_flight, class Team, class Converter>
   STEPGRAPH_HD bad_entry pack(Team& team, const token_entries& in, const Converter& converter,

@@ -16,18 +16,6 @@ struct page_line {
   const std::int32_t* source;  // the request's line; null where the request is out of range
 };
 
-/// A captured row's lengths.length(row) in fewer steps one after the other, as `cap` fits 32 bits: every entry
-/// of the row's line waits for it.
-STEPGRAPH_HD std::int32_t short_length(const row_lengths& lengths, int row) {
-  const std::int32_t n = *lengths.live_rows;
-  const std::int64_t value = lengths.raw(row);
-  const auto low = static_cast<std::uint32_t>(value), cap = static_cast<std::uint32_t>(lengths.cap);
-  const auto high = static_cast<std::int32_t>(value >> 32);
-  const std::uint32_t past = high > 0 ? cap : guard_off("negative-length") ? low : 0;
-  const std::uint32_t kept = high != 0 ? past : low < cap ? low : cap;
-  return row < n || guard_off("pad-zero") ? static_cast<std::int32_t>(kept) : 0;
-}
-
 /// The request's line, or null where it is out of range, without a branch.
 STEPGRAPH_HD const std::int32_t* line_or_null(const page_source& source, std::int64_t request) {
   const bool has = source.has_request(request);

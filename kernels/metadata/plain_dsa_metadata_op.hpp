@@ -15,7 +15,7 @@ struct plain_dsa_metadata_op : dsa_metadata_op {
   int head_blocks() const { return p.page_table_1 && p.line_per_token && p.query.max_count > 1 ? 8 : 2; }
   STEPGRAPH_HD line load(int row) const {
     const std::int64_t request = p.requests.fetch(row);
-    const std::int32_t length = short_length(p.lengths, row);
+    const auto length = static_cast<std::int32_t>(p.lengths.length(row));
     const auto live =
         static_cast<std::int32_t>(p.page_table_1 ? length : pages_of(length, p.source.page_shift));
     return {live, live, line_or_null(p.source, request)};

@@ -24,6 +24,24 @@ struct query_tokens {
     return count(lengths, row, raw(row));
   }
 
+  /// Of `count` tokens with `before` in front of them, those that the token bucket has room for: [first, end).
+  struct range {
+    std::int32_t first, end;
+  };
+  STEPGRAPH_HD range kept(std::int64_t before, std::int32_t count) const {
+    const std::int64_t limit = tokens;
+    return {static_cast<std::int32_t>(before < limit ? before : limit),
+            static_cast<std::int32_t>(before + count < limit ? before + count : limit)};
+  }
+  /// Reports a row's number that was clamped to `count`, or tokens that were cut off.
+  STEPGRAPH_HD void report(const row_lengths& lengths, int row, std::int32_t value, std::int32_t count,
+                           const range& of, const fault_sink& faults, op_id op) const {
+    if (row < lengths.live() && value != count)
+      faults.report(op, row, row_status::query_count_clamped, value);
+    else if (of.end - of.first < count)
+      faults.report(op, row, row_status::query_count_clamped, count);
+  }
+
   /// The number of the row that a thread of a team begins with.
   template <class Team>
   STEPGRAPH_HD std::int32_t first_raw(const Team& team, const row_lengths& lengths) const {
@@ -65,11 +83,12 @@ STEPGRAPH_HD token_place place_of(const row_lengths& lengths, const query_tokens
 
 /// Writes cu_seqlens_q [rows + 1] unless it is null, reporting counts that were clamped or cut off; a sync()
 /// makes it readable. `first_raw`: read by the caller before other sums, whose latency then covers it.
-/// `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
-template <class Team, class Visit>
+/// `visit(row, first, end)` sees every row's tokens [first, end); then `round(base)` is called by all of the team, for
+/// the rows from `base` on that its threads have seen. Returns the live tokens.
+template <class Team, class Visit, class Round>
 STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
                                             std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op,
-                                            std::int32_t first_raw, Visit visit) {
+                                            std::int32_t first_raw, const Visit& visit, const Round& round) {
   std::int64_t before = 0;
   if (team.rank() == 0 && cu_seqlens_q) cu_seqlens_q[0] = 0;
   for (int base = 0; base < lengths.rows; base += team.size()) {
@@ -79,19 +98,51 @@ STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengt
     const std::int32_t count = captured ? query.count(lengths, row, raw) : 0;
     const auto sum = team.exclusive_sum(count);
     if (captured) {
-      const std::int64_t limit = query.tokens;
-      const std::int64_t first = before + sum.before < limit ? before + sum.before : limit;
-      const std::int64_t end = before + sum.before + count < limit ? before + sum.before + count : limit;
-      if (row < lengths.live() && raw != count)
-        faults.report(op, row, row_status::query_count_clamped, raw);
-      else if (end - first < count)
-        faults.report(op, row, row_status::query_count_clamped, count);
-      if (cu_seqlens_q) cu_seqlens_q[row + 1] = static_cast<std::int32_t>(end);
-      visit(row, static_cast<std::int32_t>(first), static_cast<std::int32_t>(end));
+      const auto kept = query.kept(before + sum.before, count);
+      query.report(lengths, row, raw, count, kept, faults, op);
+      if (cu_seqlens_q) cu_seqlens_q[row + 1] = kept.end;
+      visit(row, kept.first, kept.end);
     }
     before += sum.total;
+    round(base);
   }
   return static_cast<std::int32_t>(before < query.tokens ? before : query.tokens);
+}
+template <class Team, class Visit>
+STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
+                                            std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op,
+                                            std::int32_t first_raw, const Visit& visit) {
+  return scan_query_tokens(team, lengths, query, cu_seqlens_q, faults, op, first_raw, visit, [](int) {});
+}
+
+/// `write_lengths` and `scan_query_tokens` together, at the price of one of them.
+template <class Team>
+STEPGRAPH_HD void write_lengths_and_queries(Team& team, const row_lengths& lengths,
+                                            std::int32_t* cache_seqlens, const index_sink& cu_seqlens_k,
+                                            const query_tokens& query, std::int32_t* cu_seqlens_q,
+                                            const fault_sink& faults, op_id op) {
+  std::int64_t lengths_before = 0, queries_before = 0;
+  if (team.rank() == 0) {
+    if (cu_seqlens_k) cu_seqlens_k.store(0, 0);
+    cu_seqlens_q[0] = 0;
+  }
+  for (int base = 0; base < lengths.rows; base += team.size()) {
+    const int row = base + team.rank();
+    const bool captured = row < lengths.rows;
+    const std::int32_t raw = captured ? query.raw(row) : 0;
+    const std::int64_t length = captured ? lengths.length_reported(row, faults, op) : 0;
+    const std::int32_t count = captured ? query.count(lengths, row, raw) : 0;
+    const auto sum = team.exclusive_sums(length, count);
+    if (captured) {
+      cache_seqlens[row] = static_cast<std::int32_t>(length);
+      if (cu_seqlens_k) cu_seqlens_k.store(row + 1, lengths_before + sum.first.before + length);
+      const auto kept = query.kept(queries_before + sum.second.before, count);
+      query.report(lengths, row, raw, count, kept, faults, op);
+      cu_seqlens_q[row + 1] = kept.end;
+    }
+    lengths_before += sum.first.total;
+    queries_before += sum.second.total;
+  }
 }
 
 /// `slot`, which is source.known_slot(request, position): -1 is reported, as request or entry is out of range.

@@ -39,7 +39,7 @@ template <class Team, class Value>
 STEPGRAPH_HD std::int64_t sum_before(Team& team, int row, Value value) {
   std::int64_t mine = 0;
   for (int other = team.rank(); other < row; other += team.size()) mine += value(other);
-  return team.exclusive_sum(mine).total;
+  return team.sum_of(mine);
 }
 
 }  // namespace stepgraph

@@ -13,10 +13,28 @@ struct token_inputs_op {
   static constexpr int tile_columns = 0;  // vectors only
   token_inputs_params p{};
 
+  /// Where a row's numbers lie.
+  struct place {
+    row_lengths::place length;
+    index_place request;
+    const std::int32_t* count;
+    STEPGRAPH_HD std::uint64_t bits() const {
+      return length.bits() | request.bits() | reinterpret_cast<std::uintptr_t>(count);
+    }
+  };
+  template <class Team>
+  STEPGRAPH_HD place vectors_place(const Team& team) const {
+    return row_place(team.rank() < p.lengths.rows ? team.rank() : 0);
+  }
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    if (p.max_query_count <= few && !p.depth)
-      few_vectors(team);
+    vectors(team, vectors_place(team));
+  }
+
+  template <class Team>
+  STEPGRAPH_HD void vectors(Team& team, const place& at) const {
+    if (__builtin_expect(p.max_query_count <= few && !p.depth, 1))
+      few_vectors(team, at);
     else
       vectors(team, p.max_query_count <= 16 * few, [](int, const token_place&, bool) {});
   }
@@ -48,45 +66,58 @@ struct token_inputs_op {
  private:
   static constexpr int few = 4;  // tokens of a row that its thread makes by itself
 
-  /// What the first `few` tokens of a row need: their slots, -1 where there is none.
+  STEPGRAPH_HD place row_place(int row) const {
+    return {p.lengths.place_of(row), p.requests.place_of(row), p.query_counts + row};
+  }
+
+  /// What the first `few` tokens of a row need: the entries that name their slots, -1 where there is none.
   struct row_tokens {
     std::int64_t length, request;
-    std::int32_t count;
-    std::int64_t slot[few];
+    std::int32_t raw, count;
+    std::int32_t row, first, kept;  // the tokens that the bucket holds
+    std::int32_t entry[few];
   };
-  STEPGRAPH_HD row_tokens tokens_of(const query_tokens& query, int row, std::int32_t raw) const {
-    row_tokens made;
-    made.request = p.requests.fetch(row);
-    made.length = p.lengths.length_reported(row, p.faults, id);
-    made.count = query.count(p.lengths, row, raw);
+  STEPGRAPH_HD row_tokens tokens_of(const query_tokens& query, int row, const place& at) const {
+    row_tokens made{};
+    made.raw = *settled(at.count);
+    made.request = at.request.fetch();
+    made.length = p.lengths.length_reported(row, at.length, p.faults, id);
+    made.count = query.count(p.lengths, row, made.raw);
     const bool has = p.out_cache_loc && p.source.has_request(made.request);
     STEPGRAPH_UNROLL
     for (int j = 0; j < few; ++j) {
       const std::int64_t position = made.length - made.count + j;
-      made.slot[j] = has && j < made.count && position >= 0 ? p.source.slot(made.request, position) : -1;
+      made.entry[j] = -1;
+      if (has && j < made.count && position >= 0) made.entry[j] = p.source.entry(made.request, position);
     }
     return made;
   }
 
-  /// The vectors where rows have `few` tokens at most: a row's thread makes them, with its slots looked up before
-  /// the sums, whose latency then covers that.
+  /// The vectors where rows have `few` tokens at most: a row's thread makes them, with its entries read before the
+  /// sums, which cover their latency.
   template <class Team>
-  STEPGRAPH_HD void few_vectors(Team& team) const {
+  STEPGRAPH_HD void few_vectors(Team& team, const place& at) const {
     const query_tokens query{p.query_counts, false, p.max_query_count, p.tokens};
-    const std::int32_t first_raw = query.first_raw(team, p.lengths);
     row_tokens mine{};
-    if (team.rank() < p.lengths.rows) mine = tokens_of(query, team.rank(), first_raw);
-    const std::int32_t live_tokens = scan_query_tokens(
-        team, p.lengths, query, p.cu_seqlens_q, p.faults, id, first_raw, [&](int row, int first, int end) {
-          if (row != team.rank()) mine = tokens_of(query, row, query.raw(row));
-          if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
-          STEPGRAPH_UNROLL
-          for (int j = 0; j < few; ++j) {
-            const std::int64_t causal = mine.length - mine.count + j + 1;
-            const token_place at{row, j, causal > 0 ? causal : 0};
-            if (j < end - first) write_token(first + j, at, at.causal - 1, mine.request, mine.slot[j]);
-          }
-        });
+    if (team.rank() < p.lengths.rows) mine = tokens_of(query, team.rank(), at);
+    const auto visit = [&](int row, int first, int end) {
+      if (row != team.rank()) mine = tokens_of(query, row, row_place(row));
+      if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
+      mine.row = row;
+      mine.first = first;
+      mine.kept = end - first;
+    };
+    const auto round = [&](int base) {
+      const int left = p.lengths.rows - base;
+      team.template spread<few>(left < team.size() ? left : team.size(), mine, mine.kept,
+                                [&](const row_tokens& of, int j) {
+                                  const std::int64_t position = of.length - of.count + j;
+                                  write_token(of.first + j, {of.row, j, position >= 0 ? position + 1 : 0},
+                                              position, of.request, p.source.slot_of(of.entry[j], position));
+                                });
+    };
+    const std::int32_t live_tokens =
+        scan_query_tokens(team, p.lengths, query, p.cu_seqlens_q, p.faults, id, mine.raw, visit, round);
     for (int token = live_tokens + team.rank(); token < p.tokens; token += team.size())
       write_token(token, {0, 0, 0}, 0, 0, -1);
   }

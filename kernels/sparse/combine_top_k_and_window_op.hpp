@@ -18,7 +18,7 @@ template <bool wide, int quads = 5>
 struct combine_top_k_and_window_op_of {
   static constexpr const char* name = "combine_top_k_and_window";
   static constexpr op_id id = op_id::combine_top_k_and_window;
-  static constexpr bool warp_a_line = true, has_vectors = true, one_line_first = false;
+  static constexpr bool warp_a_line = true, has_vectors = true;
   static constexpr int threads = 128, blocks_a_multiprocessor = 16, least_blocks = 8;
   static constexpr int kept = 2;  // query starts that a thread keeps
   struct state {

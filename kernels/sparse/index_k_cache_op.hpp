@@ -37,7 +37,7 @@ STEPGRAPH_HD bool moves_wide(const index_k_cache& cache) {
 struct set_k_and_s_op {
   static constexpr const char* name = "set_k_and_s";
   static constexpr op_id id = op_id::set_k_and_s;
-  static constexpr bool warp_a_line = true, has_vectors = false, one_line_first = false;
+  static constexpr bool warp_a_line = true, has_vectors = false;
   static constexpr int threads = 128, blocks_a_multiprocessor = 32, least_blocks = 8;
   static constexpr int tokens_a_line = 4;
   struct state {

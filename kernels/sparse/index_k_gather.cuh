@@ -32,6 +32,7 @@ struct gather_warp {
     }
     return {sum - value, __shfl_sync(~0u, sum, 31)};
   }
+  __device__ static std::int64_t sum_of(std::int64_t value) { return exclusive_sum(value).total; }
 };
 
 /// Where the tokens of 128 rows end among the packed rows, four rows a lane, cut off at the capacity.

@@ -155,6 +155,12 @@ __global__ void __launch_bounds__(threads, Op::least_blocks* Op::threads / threa
   }
 }
 
+/// Whether most teams of an op have one live line or none.
+template <class Op>
+constexpr bool has_one_line_first = false;
+template <class Op>
+requires(Op::one_line_first) constexpr bool has_one_line_first<Op> = true;
+
 template <class Op, int threads, int blocks_a_multiprocessor>
 void launch_lines_shaped(stream_ref at, const Op& op) {
   constexpr int teams_a_block = Op::warp_a_line ? threads / 32 : 1;
@@ -162,7 +168,7 @@ void launch_lines_shaped(stream_ref at, const Op& op) {
   const std::int64_t wanted = (teams + teams_a_block - 1) / teams_a_block;
   const std::int64_t most = std::int64_t{blocks_a_multiprocessor} * at.where().multiprocessors();
   const dim3 grid(static_cast<unsigned>(std::max<std::int64_t>(2, std::min(wanted, most))));
-  if constexpr (Op::one_line_first)
+  if constexpr (has_one_line_first<Op>)
     launch<Op>(at, Op::name, run_one_line<Op, threads>, grid, dim3(threads), op);
   else
     launch<Op>(at, Op::name, run_lines<Op, threads>, grid, dim3(threads), op);

@@ -21,8 +21,8 @@
 ///     static constexpr int blocks_a_multiprocessor = 16;  // of a grid, at most
 ///     static constexpr int room = 0;             // entries of a table's line that a block can hold
 ///     static constexpr bool has_vectors = true;
-///     static constexpr bool one_line_first = false;  // most teams have one live line or none, and dead ones
-///                                                    // leave nothing: a shorter path, `state.live` unclamped
+///     static constexpr bool one_line_first = true;  // may be left out: most teams have one live line or none, and
+///                                                   // dead ones leave nothing: a shorter path, `state.live` unclamped
 ///     int lines() const;    // captured
 ///     int columns() const;  // about, of a line: what makes other threads worth waking on the host
 ///     template <class Team> state begin(Team&) const;  // once a team; `state.live` lines are live

@@ -36,24 +36,6 @@ STEPGRAPH_HD void store_quad(void* to, const quad& value) {
   *static_cast<quad*>(to) = value;
 }
 
-/// `pointer` into global memory, computed here, not later and not again wherever it is used.
-template <class T>
-STEPGRAPH_HD T* settled(T* pointer) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+l"(pointer));
-  __builtin_assume(__isGlobal(pointer));
-#endif
-  return pointer;
-}
-
-/// The same of a number.
-STEPGRAPH_HD std::int32_t settled(std::int32_t number) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(number));
-#endif
-  return number;
-}
-
 /// Stores what `stays` in the cache, until something else is wanted there, or is the first to leave it.
 STEPGRAPH_HD void store_quad_if_stays(bool stays, void* to, const quad& value) {
   if (stays)

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "graphs/error.hpp"
+#include "kernels/metadata/plain_kv_indices_op.hpp"
 #include "kernels/metadata/spec_page_table.hpp"
 #include "tests/kernels/metadata_outputs.hpp"
 #include "tests/reference/kv_indices.hpp"
@@ -225,5 +226,38 @@ TEST_CASE("KV indices at widths around a tile and far past it") {
             {.rows = 3, .page_size = 1, .max_context = width, .length_limit = 5000, .poison = true}),
         2);
     compare_spec(test_seed() + width, 3, {}, width);
+  }
+}
+
+namespace {
+
+/// One thread of a block of 256, as far as it counts on the host.
+struct thread_of_block {
+  int number;
+  int rank() const { return number; }
+};
+
+}  // namespace
+
+TEST_CASE("threads of a block count each row before a line's once, and ranks past the rows nothing") {
+  for (const int rows : {1, 3, 64, 255, 256, 300}) {
+    CAPTURE(rows);
+    const std::int32_t live = rows - rows / 8;
+    std::vector<std::int32_t> lengths, table(64);
+    for (int r = 0; r < rows; ++r) lengths.push_back(1 + r % 7);
+    const std::vector<std::int32_t> requests(rows, 0);
+    kv_indices_params p{.lengths = {.live_rows = &live, .rows = rows, .seq_lens = lengths.data(), .cap = 64},
+                        .requests = requests.data(),
+                        .source = {.table = table.data(), .row_stride = 64, .requests = 1, .columns = 64}};
+    const plain_kv_indices_op op{{p}};
+    std::int64_t before = 0;
+    for (int row = 0; row < rows; ++row) {
+      std::int64_t counted = 0;
+      for (int thread = 0; thread < 256; ++thread)
+        counted += op.load(row, op.place_of(thread_of_block{thread}, row)).before;
+      for (int other = 256; other < row; ++other) counted += op.columns_of(other);  // by `tile`
+      CHECK(counted == before);
+      before += row < live ? lengths[row] : 0;
+    }
   }
 }

@@ -11,17 +11,20 @@ TEST_CASE("one kernel serves an op at every width, batch, length, stride and top
   for (const std::int64_t width : {1, 64, 1000, 5000, 70000})
     for (const std::int64_t rows : {1, 7, 70}) {
       if (width * rows > 400000) continue;
-      const auto in = reference::random_batch(
-          test_seed() + width + rows,
-          {.rows = rows, .max_tokens = 1 + i % 3, .page_size = 1 << i % 2, .max_context = width});
+      const auto in = reference::random_batch(test_seed() + width + rows, {.rows = rows,
+                                                                           .max_tokens = 1 + i % 3,
+                                                                           .page_size = 1 << i % 2,
+                                                                           .max_context = width,
+                                                                           .page_granular = i % 4 == 3});
       run_every_metadata_op(in, {.number = i});
       ++i;
     }
   // the plain form and the one with everything
   CHECK(kernels_launched("decode_metadata") == 2);
   CHECK(kernels_launched("dsa_metadata") == 2);
+  CHECK(kernels_launched("kv_indices") == 2);
   for (const char* op : {"token_inputs", "draft_steps_metadata", "compressed_metadata", "spec_page_table",
-                         "kv_indices", "unified_kv_indices", "kv_split_plan"}) {
+                         "unified_kv_indices", "kv_split_plan"}) {
     CAPTURE(op);
     CHECK(kernels_launched(op) == 1);
   }
