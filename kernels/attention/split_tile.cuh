@@ -31,7 +31,8 @@ struct split_tile {
   // a row's only query tile reads its keys and values once: they need not push lengths, page tables and code
   // out of the cache
   static constexpr bool read_once = QueryWarps < 4 && !split_few_registers;
-  static constexpr bool all_options = true;  // trees and batch-invariant splits, too
+  static constexpr bool trees = true;
+  static constexpr bool invariant = true;  // batch-invariant splits, too
   static constexpr int kv_warps = Warps / QueryWarps;
   static constexpr int group_warps = QueryWarps;            // warps that have the same keys
   static constexpr int warp_tokens = kv_tokens / kv_warps;  // keys of a tile that one warp sees

@@ -71,10 +71,11 @@ void launch_warpgroup_tile(stream_ref at, const split_params& p) {
 template <class T, int HeadSize>
 void launch_warpgroup(stream_ref at, const split_params& p);
 
-#define STEPGRAPH_WARPGROUP_ATTENTION(T, HeadSize)                           \
-  template <>                                                                \
-  void launch_warpgroup<T, HeadSize>(stream_ref at, const split_params& p) { \
-    launch_warpgroup_tile<T, warpgroup_tile<HeadSize>>(at, p);               \
+#define STEPGRAPH_WARPGROUP_ATTENTION(T, HeadSize)                                                    \
+  template <>                                                                                         \
+  void launch_warpgroup<T, HeadSize>(stream_ref at, const split_params& p) {                          \
+    if (p.op.tree_mask) return launch_warpgroup_tile<T, warpgroup_tile<HeadSize, true, true>>(at, p); \
+    launch_warpgroup_tile<T, warpgroup_tile<HeadSize>>(at, p);                                        \
   }
 
 }  // namespace stepgraph::detail
