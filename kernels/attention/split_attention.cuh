@@ -43,7 +43,7 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
 #pragma unroll 1
   for (int i = 0; i < Tile::stages; ++i) {
     if (first_tile + i < last_tile) loader.start(first_tile + i, i);
-    if (i > 0) loader.start_look_up(first_tile + i + Tile::stages - 1);
+    loader.start_look_up(first_tile + i + Tile::stages);
     commit_copies();
   }
   const bool has_queries = query_warp * 16 < s.lines;
@@ -51,18 +51,8 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   attention.unit = plain ? p.op.scale * log2_e : log2_e;
   int stage = 0;
   for (int tile = first_tile; tile < last_tile; ++tile) {
-    if (tile == first_tile)
-      wait_copies<Tile::stages - 1>();
-    else
-      wait_copies<Tile::stages - 2>();
-    meet_group<Tile>(
-        kv_warp);  // its keys of this tile are there, and none of it reads the stage before any more
-    if (tile > first_tile) {
-      const int ahead = tile + Tile::stages - 1, ahead_stage = stage == 0 ? Tile::stages - 1 : stage - 1;
-      if (ahead < last_tile) loader.start(ahead, ahead_stage);
-      loader.start_look_up(ahead + Tile::stages - 1);
-      commit_copies();
-    }
+    wait_copies<Tile::stages - 1>();
+    meet_group<Tile>(kv_warp);  // its keys of this tile are there
     if (has_queries) {
       const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
       const int first_key = kv_warp * Tile::warp_tokens;
@@ -86,6 +76,11 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
       attention.softmax(scores);
       attention.weigh(keys + Tile::keys_bytes, first_key, scores);
     }
+    meet_group<Tile>(kv_warp);  // none of it reads the stage any more
+    const int ahead = tile + Tile::stages;
+    if (ahead < last_tile) loader.start(ahead, stage);
+    loader.start_look_up(ahead + Tile::stages);
+    commit_copies();
     stage = stage == Tile::stages - 1 ? 0 : stage + 1;
   }
   wait_copies<0>();
@@ -123,11 +118,13 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
     __syncthreads();
     block = &shared_block;
   }
-  clear_dead_tokens<T, Tile>(p, Tile::threads);
+  // note: asked for now and looked at in the end, so that no key waits for it
+  const int live_end = Tile::guarded ? p.op.cu_seqlens_q[p.op.rows] : 0;
   if (clustered) cluster_wait();
   for_each_segment<Tile>(p, *block, [&](const row_work& work, const segment& s) {
     attend_segment<T, Tile::head_size, Tile>(p, work, s, stages, held, arrivals);
   });
+  clear_dead_tokens<T, Tile>(p, live_end, Tile::threads);
 }
 
 /// Raises the kernel's shared memory and launches it.

@@ -177,11 +177,12 @@ __device__ __forceinline__ void for_each_segment(const split_params& p, const bl
   }
 }
 
-/// Zeros for dead tokens, shared by all blocks; the first `threads` threads of each take part.
+/// Zeros for dead tokens, those from `end` on, shared by all blocks; the first `threads` threads of each take
+/// part.
 template <class T, class Tile>
-__device__ void clear_dead_tokens(const split_params& p, int threads) {
+__device__ void clear_dead_tokens(const split_params& p, int end, int threads) {
   if constexpr (!Tile::guarded) return;
-  const int live = min(max(p.op.cu_seqlens_q[p.op.rows], 0), p.op.tokens);
+  const int live = min(max(end, 0), p.op.tokens);
   const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
   const int block = blockIdx.y * gridDim.x + blockIdx.x;
   const std::int64_t thread = std::int64_t{block} * threads + threadIdx.x;

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       loader.template run<true>(held.block);
     else
       loader.template run<false>(held.block);
-    clear_dead_tokens<T, Tile>(p, 128);
+    clear_dead_tokens<T, Tile>(p, p.op.cu_seqlens_q[p.op.rows], 128);
   } else {
     take_registers<Tile::consumer_registers>();
     warpgroup_attention<T, Tile::head_size, Tile> attention{
