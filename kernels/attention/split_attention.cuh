@@ -40,10 +40,17 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   warp_attention<T, HeadSize, Tile> attention;
   attention.load_query(p, work, s, query_warp);
   __syncthreads();
+  constexpr int ahead =
+      Tile::refills_at_once ? Tile::stages : Tile::stages - 1;  // tiles under way while one is read
+  const auto refill = [&](int tile, int stage) {
+    if (tile < last_tile) loader.start(tile, stage);
+    loader.start_look_up(tile + ahead);
+    commit_copies();
+  };
 #pragma unroll 1
   for (int i = 0; i < Tile::stages; ++i) {
     if (first_tile + i < last_tile) loader.start(first_tile + i, i);
-    loader.start_look_up(first_tile + i + Tile::stages);
+    if (Tile::refills_at_once || i > 0) loader.start_look_up(first_tile + i + ahead);
     commit_copies();
   }
   const bool has_queries = query_warp * 16 < s.lines;
@@ -51,8 +58,14 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   attention.unit = plain ? p.op.scale * log2_e : log2_e;
   int stage = 0;
   for (int tile = first_tile; tile < last_tile; ++tile) {
-    wait_copies<Tile::stages - 1>();
-    meet_group<Tile>(kv_warp);  // its keys of this tile are there
+    if (Tile::refills_at_once || tile == first_tile)
+      wait_copies<Tile::stages - 1>();
+    else
+      wait_copies<Tile::stages - 2>();
+    meet_group<Tile>(
+        kv_warp);  // its keys of this tile are there, and none of it reads the stage before any more
+    if (!Tile::refills_at_once && tile > first_tile)
+      refill(tile + ahead, stage == 0 ? Tile::stages - 1 : stage - 1);
     if (has_queries) {
       const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
       const int first_key = kv_warp * Tile::warp_tokens;
@@ -76,11 +89,10 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
       attention.softmax(scores);
       attention.weigh(keys + Tile::keys_bytes, first_key, scores);
     }
-    meet_group<Tile>(kv_warp);  // none of it reads the stage any more
-    const int ahead = tile + Tile::stages;
-    if (ahead < last_tile) loader.start(ahead, stage);
-    loader.start_look_up(ahead + Tile::stages);
-    commit_copies();
+    if constexpr (Tile::refills_at_once) {
+      meet_group<Tile>(kv_warp);  // none of it reads the stage any more
+      refill(tile + ahead, stage);
+    }
     stage = stage == Tile::stages - 1 ? 0 : stage + 1;
   }
   wait_copies<0>();
