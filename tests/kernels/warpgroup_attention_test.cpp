@@ -195,14 +195,14 @@ TEST_CASE("warpgroup attention: tree masks: a token sees what was cached before,
   compare_all({.heads = 8, .kv_heads = 1, .page_shift = 0, .tree = true}, {{33, 161}, {64, 100}});
   if (test_small()) return;
   // of every width, ending anywhere in their tiles, alone and several
-  for (const int tokens : {2, 31, 32, 33, 63, 64})
-    for (const int prefix : {0, 60, 127, 128, 500}) {
+  for (const int tokens : {2, 33, 64})
+    for (const int prefix : {0, 127}) {
       CAPTURE(tokens);
       CAPTURE(prefix);
-      compare_all({.heads = 8, .kv_heads = 2, .tree = true}, {{tokens, prefix + tokens}, {1, 90}}, 60);
+      compare_all({.heads = 8, .kv_heads = 2, .tree = true}, {{tokens, prefix + tokens}, {1, 90}}, 20);
     }
   compare_all({.heads = 16, .kv_heads = 1, .page_shift = 3, .window = 70, .tree = true},
-              {{64, 1000}, {5, 700}, {64, 64}, {20, 9}}, 60);
+              {{64, 500}, {5, 300}, {64, 64}, {20, 9}}, 30);
   compare_all({.heads = 6, .kv_heads = 2, .window = 9, .tree = true, .csr = true, .step_kv = true},
               {{64, 300}, {12, 140}, {2, 1}}, 60);
 }
