@@ -197,6 +197,9 @@ bool answer(const driver_options& wanted) {
     std::fprintf(stderr, "first fault: %s in %s, row %d, value %lld\n",
                  to_string(static_cast<row_status>(fault->status)), to_string(static_cast<op_id>(fault->op)),
                  fault->row, static_cast<long long>(fault->value));
+  if (wanted.poison)
+    if (const auto buffer = executor.overrun())
+      std::fprintf(stderr, "written past the end of: %s\n", buffer->c_str());
   report_run(executor, loop.statistics(), run);
   if (!wanted.drafts()) return !failed;
 

@@ -14,7 +14,7 @@ detail::buffer_sizes step_executor::state::sizes() const {
   detail::buffer_sizes sizes{
       .rows = guard_off("pad-capacity") ? limits.max_rows : row_buckets.largest(),
       .tokens = std::max(row_buckets.largest(), token_buckets.largest()),
-      .emitted = limits.max_draft_tokens + (guard_off("sizing") ? 0 : 1),
+      .emitted = limits.max_draft_tokens + 1,
       .requests = options.requests ? options.requests->source.requests : limits.max_requests,
       .page_columns = pages_of(limits.max_context, page_shift),
       .kv_pages = limits.kv_pages,

@@ -4,6 +4,8 @@
 #include <functional>
 #include <vector>
 
+#include "graphs/guard_off.hpp"
+
 namespace stepgraph::detail {
 namespace {
 
@@ -69,7 +71,7 @@ std::size_t plan_step(bound_plan& plan, const buffer_sizes& sizes, step_buffers&
   plan.add(accepted.accept_count, "accept_count", rows);
   plan.add(accepted.emit_count, "emit_count", rows);
   plan.add(accepted.cache_advance, "cache_advance", rows);
-  plan.add(accepted.emit_tokens, "emit_tokens", rows * sizes.emitted);
+  plan.add(accepted.emit_tokens, "emit_tokens", rows * (sizes.emitted - (guard_off("sizing") ? 1 : 0)));
   plan.add(accepted.path, "path", rows * sizes.emitted);
   plan.add(buffers.wanted, "wanted", rows);
   plan.add(buffers.drafts, "drafts", rows * drafts);
