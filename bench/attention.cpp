@@ -1,6 +1,7 @@
 // Times attention over a paged cache as graph replays, beside a plain kernel that reads the same bytes, and
 // writes them in the project's one JSON form. Page tables rotate over a pool far larger than the L2 cache.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -168,8 +169,9 @@ class attention_bench {
  private:
   using op = std::function<void(stream_ref, int)>;
 
-  /// Microseconds of each op, round by round, the ops in turn: replays of one graph a set, one after another,
-  /// in rounds of at least 200 us.
+  /// Microseconds of each op, round by round: replays of one graph a set, one after another, in rounds of about a
+  /// millisecond. Several ops take turns, in more rounds, each second time the other way round, so that what drifts
+  /// hits all of them alike.
   std::vector<std::vector<double>> time(int sets, int nodes, const std::vector<op>& ops) {
     std::vector<std::vector<graph_exec>> execs(ops.size());
     for (std::size_t which = 0; which < ops.size(); ++which)
@@ -190,9 +192,12 @@ class attention_bench {
     std::vector<std::vector<double>> us(ops.size());
     for (int i = 0; i < 3; ++i)
       for (auto& each : execs) round(each, replays);
-    for (int i = 0; i < 15; ++i)
-      for (std::size_t which = 0; which < ops.size(); ++which)
+    const std::size_t rounds = ops.size() > 1 ? 61 : 15;
+    for (std::size_t i = 0; i < rounds; ++i)
+      for (std::size_t turn = 0; turn < ops.size(); ++turn) {
+        const std::size_t which = i % 2 == 0 ? turn : ops.size() - 1 - turn;
         us[which].push_back(round(execs[which], replays));
+      }
     return us;
   }
 
@@ -201,12 +206,16 @@ class attention_bench {
                 const std::vector<double>& unguarded, double bytes) {
     std::vector<double> ratios;
     for (std::size_t i = 0; i < guarded.size(); ++i) ratios.push_back(guarded[i] / unguarded[i]);
+    std::sort(ratios.begin(), ratios.end());
     const bench::timing of = timing_of(ratios);
     add(name, {{"variant", "guard compiled out"}}, timing_of(unguarded), bytes, "with its guard, in turn",
         timing_of(guarded).median);
+    // of the median, by the quartiles of the rounds' ratios
+    const double error = 1.253 * (ratios[ratios.size() * 3 / 4] - ratios[ratios.size() / 4]) / 1.349 /
+                         std::sqrt(static_cast<double>(ratios.size()));
     report_.note_row("guarded_over_this", of.median);
-    std::fprintf(stderr, "%-22s guarded over this: %.4f (%.4f to %.4f)\n", "", of.median, of.minimum,
-                 of.maximum);
+    report_.note_row("standard_error", error);
+    std::fprintf(stderr, "%-22s guarded over this: %.4f, standard error %.4f\n", "", of.median, error);
   }
 
   void add(const std::string& name, const nlohmann::json& parameters, const bench::timing& measured,

@@ -40,10 +40,17 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   warp_attention<T, HeadSize, Tile> attention;
   attention.load_query(p, work, s, query_warp);
   __syncthreads();
+  constexpr int ahead =
+      Tile::refills_at_once ? Tile::stages : Tile::stages - 1;  // tiles under way while one is read
+  const auto refill = [&](int tile, int stage) {
+    if (tile < last_tile) loader.start(tile, stage);
+    loader.start_look_up(tile + ahead);
+    commit_copies();
+  };
 #pragma unroll 1
   for (int i = 0; i < Tile::stages; ++i) {
     if (first_tile + i < last_tile) loader.start(first_tile + i, i);
-    if (i > 0) loader.start_look_up(first_tile + i + Tile::stages - 1);
+    if (Tile::refills_at_once || i > 0) loader.start_look_up(first_tile + i + ahead);
     commit_copies();
   }
   const bool has_queries = query_warp * 16 < s.lines;
@@ -51,18 +58,14 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
   attention.unit = plain ? p.op.scale * log2_e : log2_e;
   int stage = 0;
   for (int tile = first_tile; tile < last_tile; ++tile) {
-    if (tile == first_tile)
+    if (Tile::refills_at_once || tile == first_tile)
       wait_copies<Tile::stages - 1>();
     else
       wait_copies<Tile::stages - 2>();
     meet_group<Tile>(
         kv_warp);  // its keys of this tile are there, and none of it reads the stage before any more
-    if (tile > first_tile) {
-      const int ahead = tile + Tile::stages - 1, ahead_stage = stage == 0 ? Tile::stages - 1 : stage - 1;
-      if (ahead < last_tile) loader.start(ahead, ahead_stage);
-      loader.start_look_up(ahead + Tile::stages - 1);
-      commit_copies();
-    }
+    if (!Tile::refills_at_once && tile > first_tile)
+      refill(tile + ahead, stage == 0 ? Tile::stages - 1 : stage - 1);
     if (has_queries) {
       const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
       const int first_key = kv_warp * Tile::warp_tokens;
@@ -85,6 +88,10 @@ __device__ void attend_segment(const split_params& p, const row_work& work, cons
         attention.mask(p, work, s, query_warp, scores, position, there, lane % 4 * 2);
       attention.softmax(scores);
       attention.weigh(keys + Tile::keys_bytes, first_key, scores);
+    }
+    if constexpr (Tile::refills_at_once) {
+      meet_group<Tile>(kv_warp);  // none of it reads the stage any more
+      refill(tile + ahead, stage);
     }
     stage = stage == Tile::stages - 1 ? 0 : stage + 1;
   }
@@ -123,11 +130,13 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
     __syncthreads();
     block = &shared_block;
   }
-  clear_dead_tokens<T, Tile>(p, Tile::threads);
+  // note: asked for now and looked at in the end, so that no key waits for it
+  const int live_end = Tile::guarded ? p.op.cu_seqlens_q[p.op.rows] : 0;
   if (clustered) cluster_wait();
   for_each_segment<Tile>(p, *block, [&](const row_work& work, const segment& s) {
     attend_segment<T, Tile::head_size, Tile>(p, work, s, stages, held, arrivals);
   });
+  clear_dead_tokens<T, Tile>(p, live_end, Tile::threads);
 }
 
 /// Raises the kernel's shared memory and launches it.

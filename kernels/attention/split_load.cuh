@@ -5,12 +5,12 @@
 
 namespace stepgraph::detail {
 
-/// Brings KV tiles of one (row, KV head) into shared memory, a stage each. Page entries travel `stages - 1`
+/// Brings KV tiles of one (row, KV head) into shared memory, a stage each. Page entries travel `stages`
 /// tiles ahead of their keys, through shared memory too: an entry may come from device memory, and nothing
 /// waits for it then.
 template <class T, int HeadSize, class Tile>
 struct kv_loader {
-  static_assert(Tile::stages <= held_pages<Tile>::tiles,
+  static_assert(Tile::stages < held_pages<Tile>::tiles,
                 "the ring holds the entries of all tiles on their way");
   const split_params& p;
   held_pages<Tile>& held;

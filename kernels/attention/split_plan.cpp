@@ -7,11 +7,11 @@ namespace stepgraph::detail {
 
 namespace {
 
-/// Whether warpgroups of 64 query rows serve; not where warps of 16 do better, or are all that serves: trees,
-/// and batch-invariant rows, whose bits may not depend on the bucket.
+/// Whether warpgroups of 64 query rows serve; not where warps of 16 do better, or are all that serves:
+/// batch-invariant rows, whose bits may not depend on the bucket.
 bool choose_warpgroups(bool there, const paged_attention_params& p, std::int64_t packed,
                        const split_options& options) {
-  if (!there || p.tree_mask || p.batch_invariant || !(p.scale > 0)) return false;
+  if (!there || p.batch_invariant || !(p.scale > 0)) return false;
   if (options.warpgroups >= 0) return options.warpgroups > 0;
   // note: where pages do not come by the copy engine, the loading warps keep up with larger tiles alone
   return packed > 64 || (packed >= 32 && p.page_shift >= 3);

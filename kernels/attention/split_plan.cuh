@@ -28,7 +28,7 @@ inline __device__ __noinline__ void report_fault(const split_params& p, int row,
 template <class Tile>
 __device__ __forceinline__ int first_kv_tile(const split_params& p, const row_work& work, int i) {
   if (p.op.window <= 0) return 0;
-  const int first_j = Tile::all_options && p.op.tree_mask ? 0 : i * Tile::query_rows / p.group;
+  const int first_j = Tile::trees && p.op.tree_mask ? 0 : i * Tile::query_rows / p.group;
   return max(0, work.base() + first_j + 1 - p.op.window) / Tile::kv_tokens;
 }
 
@@ -67,7 +67,7 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
     work.cost = work.query_tiles * work.tiles;
   } else if (op.window > 0) {
     // what a query tile's tokens span with their windows, wherever that begins in a tile
-    const int span = Tile::all_options && op.tree_mask ? 64 : Tile::query_rows / p.group + 2;
+    const int span = Tile::trees && op.tree_mask ? 64 : Tile::query_rows / p.group + 2;
     work.tiles = max(1, min(all_tiles, (op.window + span) / Tile::kv_tokens + 2)) + Tile::overhead;
     work.cost = work.query_tiles * work.tiles;
   } else {

@@ -43,7 +43,7 @@ __device__ __forceinline__ segment_span span_of(const split_params& p, const row
                                                 const segment& s) {
   const int base = work.base(), window = p.op.window;
   const int first_j = s.first_line / p.group, last_j = (s.first_line + s.lines - 1) / p.group;
-  const bool tree = Tile::all_options && p.op.tree_mask != nullptr;
+  const bool tree = Tile::trees && p.op.tree_mask != nullptr;
   segment_span span;
   span.begin = window > 0 ? max(0, base + (tree ? 0 : first_j) + 1 - window) : 0;
   span.end = max(span.begin, min(work.length, base + last_j + 1));
@@ -105,7 +105,7 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
   s.sends = s.leads = false;
   s.first_line = query_tile * Tile::query_rows;
   s.lines = min(Tile::query_rows, work.tokens * group - s.first_line);
-  if (Tile::all_options && p.op.batch_invariant) {
+  if (Tile::invariant && p.op.batch_invariant) {
     // note: several query tiles are work enough without chunks
     const int chunk = work.query_tiles > 1
                           ? tiles
@@ -177,11 +177,12 @@ __device__ __forceinline__ void for_each_segment(const split_params& p, const bl
   }
 }
 
-/// Zeros for dead tokens, shared by all blocks; the first `threads` threads of each take part.
+/// Zeros for dead tokens, those from `end` on, shared by all blocks; the first `threads` threads of each take
+/// part.
 template <class T, class Tile>
-__device__ void clear_dead_tokens(const split_params& p, int threads) {
+__device__ void clear_dead_tokens(const split_params& p, int end, int threads) {
   if constexpr (!Tile::guarded) return;
-  const int live = min(max(p.op.cu_seqlens_q[p.op.rows], 0), p.op.tokens);
+  const int live = min(max(end, 0), p.op.tokens);
   const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
   const int block = blockIdx.y * gridDim.x + blockIdx.x;
   const std::int64_t thread = std::int64_t{block} * threads + threadIdx.x;

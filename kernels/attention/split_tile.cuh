@@ -31,11 +31,15 @@ struct split_tile {
   // a row's only query tile reads its keys and values once: they need not push lengths, page tables and code
   // out of the cache
   static constexpr bool read_once = QueryWarps < 4 && !split_few_registers;
-  static constexpr bool all_options = true;  // trees and batch-invariant splits, too
+  static constexpr bool trees = true;
+  static constexpr bool invariant = true;  // batch-invariant splits, too
   static constexpr int kv_warps = Warps / QueryWarps;
   static constexpr int group_warps = QueryWarps;            // warps that have the same keys
   static constexpr int warp_tokens = kv_tokens / kv_warps;  // keys of a tile that one warp sees
   static constexpr int stages = HeadSize == 128 ? 3 : 4;
+  // a stage is refilled as soon as it is read, or once the next one is there: faster for a block alone on its
+  // multiprocessor, slower for two
+  static constexpr bool refills_at_once = Warps == 8;
   static constexpr int line_bytes = HeadSize * 2;        // one key or value of one head
   static constexpr int line_vectors = HeadSize / 8;      // 16-byte pieces of it, one a thread
   static constexpr int pass_tokens = 32 / line_vectors;  // of a warp's 16

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       loader.template run<true>(held.block);
     else
       loader.template run<false>(held.block);
-    clear_dead_tokens<T, Tile>(p, 128);
+    clear_dead_tokens<T, Tile>(p, p.op.cu_seqlens_q[p.op.rows], 128);
   } else {
     take_registers<Tile::consumer_registers>();
     warpgroup_attention<T, Tile::head_size, Tile> attention{
@@ -71,10 +71,11 @@ void launch_warpgroup_tile(stream_ref at, const split_params& p) {
 template <class T, int HeadSize>
 void launch_warpgroup(stream_ref at, const split_params& p);
 
-#define STEPGRAPH_WARPGROUP_ATTENTION(T, HeadSize)                           \
-  template <>                                                                \
-  void launch_warpgroup<T, HeadSize>(stream_ref at, const split_params& p) { \
-    launch_warpgroup_tile<T, warpgroup_tile<HeadSize>>(at, p);               \
+#define STEPGRAPH_WARPGROUP_ATTENTION(T, HeadSize)                                                    \
+  template <>                                                                                         \
+  void launch_warpgroup<T, HeadSize>(stream_ref at, const split_params& p) {                          \
+    if (p.op.tree_mask) return launch_warpgroup_tile<T, warpgroup_tile<HeadSize, true, true>>(at, p); \
+    launch_warpgroup_tile<T, warpgroup_tile<HeadSize>>(at, p);                                        \
   }
 
 }  // namespace stepgraph::detail

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/token_view.hpp"
 #include "kernels/attention/warpgroup_load.cuh"
 #include "kernels/attention/warpgroup_rows.cuh"
 
@@ -84,9 +85,17 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
     commit_products();
   }
 
-  /// Hides what this thread's rows do not see of the tile at `position`, or is not there.
-  __device__ void mask(int position) {
+  /// Hides what this thread's rows do not see of the tile at `position`, or is not there. note: few tiles need it,
+  /// so a tree's ancestors are looked up here
+  __device__ void mask(const segment_order& order, int position) {
     const int column = threadIdx.x % 4 * 2;
+    token_view view[2];
+    if constexpr (Tile::trees) {
+      for (int half = 0; half < 2; ++half) {
+        const int base = order.work.base(), j = end[half] - 1 - base;
+        view[half] = token_view::make(base, j, p.op.window, p.op.tree_mask + order.work.first_token + j);
+      }
+    }
 #pragma unroll
     for (int word = 0; word < Tile::words; ++word) {
       std::uint32_t live = ~0u;
@@ -97,7 +106,10 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
       for (int half = 0; half < 2; ++half) {
         const int to = end[half] - position - word * 32;
         const int from = p.op.window > 0 ? to - p.op.window : 0;
-        seen[half] = (live & bits_below(to) & ~bits_below(from)) >> column;
+        const std::uint32_t bits = Tile::trees
+                                       ? static_cast<std::uint32_t>(view[half].sees_64(position + word * 32))
+                                       : bits_below(to) & ~bits_below(from);
+        seen[half] = (live & bits) >> column;
       }
 #pragma unroll
       for (int n = 0; n < 4; ++n)
@@ -108,7 +120,8 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
   }
 
   /// Scores become weights; returns what the earlier ones are to be scaled by. Frees the keys' stage.
-  __device__ void softmax(const segment_span& span, int tile, float (&factor)[2]) {
+  __device__ void softmax(const segment_order& order, int tile, float (&factor)[2]) {
+    const segment_span& span = order.span;
     if (p.op.logit_cap > 0) {
       const float inner = __fdividef(p.op.scale, p.op.logit_cap);
 #pragma unroll
@@ -117,7 +130,8 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
         for (float& value : each) value = p.op.logit_cap * tanh_fast(inner * value);
     }
     const int position = tile * Tile::kv_tokens;
-    if (!all_live || position < span.all_begin || position + Tile::kv_tokens > span.all_end) mask(position);
+    if (!all_live || position < span.all_begin || position + Tile::kv_tokens > span.all_end)
+      mask(order, position);
     free(held.empty_keys[key_ring.stage()]);
     key_ring.advance();
     float now[2] = {largest[0], largest[1]};
@@ -169,12 +183,13 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
 
   /// All KV tiles of a segment. The scores of a tile are on their way while the values of the one before are,
   /// and its softmax runs beside the other warpgroup's products.
-  __device__ void multiply_overlapped(const segment_span& span) {
+  __device__ void multiply_overlapped(const segment_order& order) {
+    const segment_span& span = order.span;
     float factor[2];
     start_scores();
     wait_products<0>();
     pin(scores);
-    softmax(span, span.first_tile, factor);
+    softmax(order, span.first_tile, factor);
     pack_weights();
 #pragma unroll 1
     for (int tile = span.first_tile + 1; tile < span.last_tile; ++tile) {
@@ -182,7 +197,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
       start_values();
       wait_products<1>();
       pin(scores);
-      softmax(span, tile, factor);
+      softmax(order, tile, factor);
       wait_values();
       rescale(factor);
       pack_weights();
@@ -193,11 +208,11 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
     wait_values();
   }
 
-  __device__ void multiply(const row_work& work, const segment& s, const segment_span& span) {
-    start(work, s);
-    if (span.first_tile >= span.last_tile) return;
+  __device__ void multiply(const segment_order& order) {
+    start(order.work, order.s);
+    if (order.span.first_tile >= order.span.last_tile) return;
     wait_barrier(shared_address(&held.full_query[query.stage()]), query.parity());
-    multiply_overlapped(span);
+    multiply_overlapped(order);
   }
 
   /// All that the loading warpgroup orders.
@@ -207,7 +222,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
       wait_barrier(shared_address(&held.full_order[order.stage()]), order.parity());
       const segment_order& now = held.orders[order.stage()];
       if (now.s.lines == 0) return;
-      multiply(now.work, now.s, now.span);
+      multiply(now);
       finish(now.work, now.s);
       // note: every thread has read the order, so every thread says so
       __syncwarp();

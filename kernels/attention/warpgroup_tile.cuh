@@ -8,12 +8,14 @@ namespace stepgraph::detail {
 
 /// Constants of one instantiation of the warpgroup kernel: one warpgroup loads, two multiply, 64 packed query
 /// rows each, both with the same keys. Lines of queries, keys and values lie in shared memory as columns of
-/// 128 bytes, so that the matrix products read them without bank conflicts. `Guarded`: as split_tile's.
-template <int HeadSize, bool Guarded = true>
+/// 128 bytes, so that the matrix products read them without bank conflicts. `Guarded`: as
+/// split_tile's. `Trees`: for steps with a tree mask; a kernel of its own, since what it takes slows chunks down.
+template <int HeadSize, bool Guarded = true, bool Trees = false>
 struct warpgroup_tile {
   static constexpr int head_size = HeadSize;
   static constexpr bool guarded = Guarded;
-  static constexpr bool all_options = false;  // no trees, no batch-invariant splits
+  static constexpr bool trees = Trees;
+  static constexpr bool invariant = false;
   static constexpr bool clusters = false;
   static constexpr int consumers = warpgroup_consumers;
   static constexpr int overhead = 1;  // KV tiles that a query tile costs beside its own

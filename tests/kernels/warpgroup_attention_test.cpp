@@ -189,6 +189,24 @@ TEST_CASE("warpgroup attention: logit cap, sliding window and attention sink") {
   compare_all({.logit_cap = 2.0f, .window = 64, .sink = true}, {{1, 100}, {400, 1000}, {2, 3}});
 }
 
+TEST_CASE("warpgroup attention: tree masks: a token sees what was cached before, and its ancestors") {
+  compare_all({.tree = true}, {{8, 100}, {16, 16}, {0, 40}, {1, 129}, {7, 3}});
+  compare_all({.heads = 6, .kv_heads = 1, .window = 5, .tree = true}, {{40, 150}, {64, 130}, {3, 300}});
+  compare_all({.heads = 8, .kv_heads = 1, .page_shift = 0, .tree = true}, {{33, 161}, {64, 100}});
+  if (test_small()) return;
+  // of every width, ending anywhere in their tiles, alone and several
+  for (const int tokens : {2, 33, 64})
+    for (const int prefix : {0, 127}) {
+      CAPTURE(tokens);
+      CAPTURE(prefix);
+      compare_all({.heads = 8, .kv_heads = 2, .tree = true}, {{tokens, prefix + tokens}, {1, 90}}, 20);
+    }
+  compare_all({.heads = 16, .kv_heads = 1, .page_shift = 3, .window = 70, .tree = true},
+              {{64, 500}, {5, 300}, {64, 64}, {20, 9}}, 30);
+  compare_all({.heads = 6, .kv_heads = 2, .window = 9, .tree = true, .csr = true, .step_kv = true},
+              {{64, 300}, {12, 140}, {2, 1}}, 60);
+}
+
 TEST_CASE_TEMPLATE("warpgroup attention: frozen-plan, pdl-race: one capture, replays leave the same bits", T,
                    f16, bf16) {
   if (!has_warpgroups()) return;
