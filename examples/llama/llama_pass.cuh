@@ -9,6 +9,7 @@
 #include "examples/llama/fuse_inputs.cuh"
 #include "examples/llama/llama_layers.hpp"
 #include "examples/llama/llama_model.hpp"
+#include "examples/llama/ranked_head.hpp"
 #include "examples/llama/skinny_matmul.hpp"
 #include "graphs/memory_resource.hpp"
 #include "kernels/attention/paged_attention.hpp"
@@ -20,6 +21,7 @@ class forward_pass {
  public:
   virtual ~forward_pass() = default;
   virtual void forward(const step_context& step) const = 0;
+  virtual bool ranks(const step_context& step) const = 0;
 
   virtual std::size_t scratch_bytes(const step_key& key) const = 0;
 };
@@ -46,6 +48,11 @@ class typed_pass final : public forward_pass {
   }
 
   std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
+
+  bool ranks(const step_context& step) const override {
+    const int lines = llama_model::head_lines(step.key);
+    return step.ranked_argmax && (lines <= skinny_tokens ? may_fuse_ : ranks_alone(lines));
+  }
 
   void forward(const step_context& step) const override {
     scratch s = place(step.scratch.data(), step.key);
@@ -228,6 +235,11 @@ class typed_pass final : public forward_pass {
     matmul(step, w.down, s.activated, s.hidden, hidden, ffn, tokens, true);
   }
 
+  /// Whether a head of so many lines keeps the largest logits alone.
+  bool ranks_alone(int lines) const {
+    return std::is_same_v<T, bf16> && serves(where_, config_.hidden_size, lines);
+  }
+
   void head(const step_context& step, const scratch& s, bool fused) const {
     const int lines = llama_model::head_lines(step.key);
     const std::int32_t* const source = llama_model::all_tokens_to_head(step.key) ? nullptr : step.last_row;
@@ -241,9 +253,18 @@ class typed_pass final : public forward_pass {
           in.source = nullptr;
           in.squares = nullptr;
         }
-        return skinny_matmul(step.stream, plain_product{.in = in, .out = s.logits});
+        return skinny_matmul(step.stream,
+                             plain_product{.in = in, .out = s.logits, .ranked = step.ranked_argmax});
       }
     norm(step, s.hidden, weights_.output_norm, s.last, source, lines);
+    if constexpr (std::is_same_v<T, bf16>)
+      if (step.ranked_argmax && lines > skinny_tokens && ranks_alone(lines))
+        return multiply(step.stream, ranked_head{.weight = as_bf16(weights_.output),
+                                                 .rows = config_.vocab_size,
+                                                 .columns = config_.hidden_size,
+                                                 .x = s.last,
+                                                 .tokens = lines,
+                                                 .ranked = step.ranked_argmax});
     matmul(step, weights_.output, s.last, s.logits, config_.vocab_size, config_.hidden_size, lines, false);
   }
 
