@@ -16,6 +16,7 @@
 #include "kernels/metadata/kv_split_plan.hpp"           // IWYU pragma: export
 #include "kernels/metadata/spec_page_table.hpp"         // IWYU pragma: export
 #include "kernels/metadata/token_inputs.hpp"            // IWYU pragma: export
+#include "kernels/programmatic_launch.hpp"              // IWYU pragma: export
 #include "kernels/sample/greedy_sample.hpp"             // IWYU pragma: export
 #include "kernels/sample/sample_tokens.hpp"             // IWYU pragma: export
 #include "kernels/sample/take_argmax.hpp"               // IWYU pragma: export
@@ -30,6 +31,8 @@
 #include "kernels/speculate/greedy_accept.hpp"          // IWYU pragma: export
 #include "kernels/speculate/rejection_accept.hpp"       // IWYU pragma: export
 #include "kernels/speculate/verify_inputs.hpp"          // IWYU pragma: export
+#include "runtime/choose_tokens.hpp"                    // IWYU pragma: export
+#include "runtime/draft_source.hpp"                     // IWYU pragma: export
 #include "runtime/prompt_lookup.hpp"                    // IWYU pragma: export
 #include "runtime/speculative_loop.hpp"                 // IWYU pragma: export
 #include "runtime/step_executor.hpp"                    // IWYU pragma: export

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iostream>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace stepgraph::bench {
@@ -15,6 +16,15 @@ namespace {
 
 [[maybe_unused]] std::string version(int number) {
   return std::to_string(number / 1000) + '.' + std::to_string(number % 1000 / 10);
+}
+
+/// The release of the driver's kernel module where the system tells, such as 580.159.04; else what it supports of CUDA.
+[[maybe_unused]] std::string driver_version(int api) {
+  std::ifstream file("/proc/driver/nvidia/version");
+  for (std::string word; file >> word;)
+    if (word.find_first_not_of("0123456789.") == std::string::npos && word.find('.') != std::string::npos)
+      return word;
+  return "for CUDA " + version(api);
 }
 
 std::string today() {
@@ -37,7 +47,7 @@ report::report(device where, std::string commit) {
     int driver = 0, runtime = 0;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    all_["context"]["driver"] = version(driver);
+    all_["context"]["driver"] = driver_version(driver);
     all_["context"]["cuda"] = version(runtime);
   }
 #endif

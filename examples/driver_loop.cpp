@@ -71,7 +71,8 @@ step_executor make_executor(const driver_options& wanted, const llama::llama_mod
   executor_options how{.token_buckets = bucket_policy::powers_of_two(limits.max_step_tokens).with(widths),
                        .poison = wanted.poison,
                        .finish = finish_options{{end_of_turn}},
-                       .timing = wanted.no_times ? step_timing::off : step_timing::steps};
+                       .timing = wanted.no_times ? step_timing::off : step_timing::steps,
+                       .programmatic_launch = !wanted.no_programmatic};
   if (wanted.one_bucket) {
     how.row_buckets = bucket_policy::exactly({rows});
     how.token_buckets = bucket_policy::exactly({limits.max_step_tokens});

@@ -49,6 +49,8 @@ void add_debugging_options(CLI::App& app, driver_options& wanted) {
   app.add_flag("--poison", wanted.poison, "fill everything undefined with wild values before each step");
   app.add_flag("--one-bucket", wanted.one_bucket,
                "one capture a step, the widest: every step is padded to it");
+  app.add_flag("--no-programmatic", wanted.no_programmatic,
+               "start each kernel only when the one before has ended");
   app.add_flag("--no-times", wanted.no_times, "leave out the nodes that read the device's clock");
   auto* const dot = app.add_option("--dot", wanted.dot, "write a step's graph there, in Graphviz's language");
   app.add_option_function<std::string>(

@@ -24,6 +24,7 @@ struct driver_options {
   bool eager = false;
   bool poison = false;
   bool one_bucket = false;
+  bool no_programmatic = false;
   std::string dot;
   step_kind dot_step = step_kind::decode;
   int lookup = 0;

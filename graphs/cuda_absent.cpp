@@ -93,6 +93,9 @@ void graph_destroy(void*) noexcept {}
 std::size_t graph_nodes(void*) {
   refuse("graph::node_count");
 }
+std::size_t graph_programmatic_edges(void*) {
+  refuse("graph::programmatic_edges");
+}
 void graph_dot(void*, std::ostream&) {
   refuse("graph::dot");
 }

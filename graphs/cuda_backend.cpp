@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graphs/cuda_check.hpp"
 #include "graphs/error.hpp"
@@ -269,6 +271,16 @@ std::size_t graph_nodes(void* graph) {
   std::size_t count = 0;
   STEPGRAPH_CUDA_TRY(cudaGraphGetNodes(as_graph(graph), nullptr, &count));
   return count;
+}
+
+std::size_t graph_programmatic_edges(void* graph) {
+  std::size_t count = 0;
+  STEPGRAPH_CUDA_TRY(cudaGraphGetEdges(as_graph(graph), nullptr, nullptr, nullptr, &count));
+  std::vector<cudaGraphNode_t> from(count), to(count);
+  std::vector<cudaGraphEdgeData> edges(count);
+  STEPGRAPH_CUDA_TRY(cudaGraphGetEdges(as_graph(graph), from.data(), to.data(), edges.data(), &count));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      edges, [](const cudaGraphEdgeData& edge) { return edge.type == cudaGraphDependencyTypeProgrammatic; }));
 }
 
 void graph_dot(void* graph, std::ostream& out) {

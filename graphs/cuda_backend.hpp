@@ -42,6 +42,7 @@ void* capture_end(void* stream);  // a cudaGraph_t, never null
 void capture_discard(void* stream) noexcept;
 void graph_destroy(void* graph) noexcept;
 std::size_t graph_nodes(void* graph);
+std::size_t graph_programmatic_edges(void* graph);
 void graph_dot(void* graph, std::ostream& out);
 
 struct executable {

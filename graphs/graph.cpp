@@ -87,6 +87,10 @@ std::size_t graph::node_count() const {
   return state_->cuda ? detail::cuda::graph_nodes(state_->cuda) : state_->nodes.size();
 }
 
+std::size_t graph::programmatic_edges() const {
+  return state_->cuda ? detail::cuda::graph_programmatic_edges(state_->cuda) : 0;
+}
+
 void graph::dot(std::ostream& out) const {
   if (state_->cuda) return detail::cuda::graph_dot(state_->cuda, out);
   out << "digraph stepgraph {\n";

@@ -22,6 +22,9 @@ class graph {
   device where() const noexcept;
   std::size_t node_count() const;
 
+  /// Edges by which a kernel may start while the one before it still runs; 0 on the host.
+  std::size_t programmatic_edges() const;
+
   /// Writes the topology in Graphviz's DOT language.
   void dot(std::ostream& out) const;
 

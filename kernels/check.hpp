@@ -1,6 +1,7 @@
 #pragma once
 
 #include "graphs/error.hpp"
+#include "kernels/check_pointers.hpp"
 #include "kernels/columns.hpp"
 #include "kernels/metadata/query_tokens.hpp"
 #include "kernels/page_source.hpp"
@@ -11,14 +12,13 @@ namespace stepgraph::detail {
 
 inline void check_lengths(const char* op, const row_lengths& lengths) {
   STEPGRAPH_EXPECTS(lengths.rows > 0, op, ": lengths.rows must be positive, got ", lengths.rows);
-  STEPGRAPH_EXPECTS(lengths.live_rows, op, ": lengths.live_rows is null");
-  STEPGRAPH_EXPECTS(lengths.seq_lens.data, op, ": lengths.seq_lens is null");
+  check_pointers(op, {{"lengths.live_rows", lengths.live_rows}, {"lengths.seq_lens", lengths.seq_lens.data}});
   STEPGRAPH_EXPECTS(lengths.cap > 0 && lengths.cap <= INT32_MAX, op,
                     ": lengths.cap must be in [1, 2^31), got ", lengths.cap);
 }
 
 inline void check_source(const char* op, const page_source& source) {
-  STEPGRAPH_EXPECTS(source.table, op, ": source.table is null");
+  check_pointers(op, {{"source.table", source.table}});
   STEPGRAPH_EXPECTS(source.requests > 0, op, ": source.requests must be positive, got ", source.requests);
   STEPGRAPH_EXPECTS(source.columns > 0, op, ": source.columns must be positive, got ", source.columns);
   STEPGRAPH_EXPECTS(source.row_stride >= source.columns || source.requests == 1, op, ": source.row_stride ",
@@ -32,13 +32,13 @@ inline void check_cached(const char* op, const row_lengths& lengths, const page_
                          const index_view& requests) {
   check_lengths(op, lengths);
   check_source(op, source);
-  STEPGRAPH_EXPECTS(requests.data, op, ": requests is null");
+  check_pointers(op, {{"requests", requests.data}});
   STEPGRAPH_EXPECTS(lengths.cap <= source.token_columns(), op, ": lengths.cap ", lengths.cap,
                     " is over the source's ", source.token_columns(), " tokens");
 }
 
 inline void check_query(const char* op, const query_tokens& query) {
-  STEPGRAPH_EXPECTS(query.counts, op, ": query.counts is null");
+  check_pointers(op, {{"query.counts", query.counts}});
   STEPGRAPH_EXPECTS(query.tokens > 0, op, ": query.tokens must be positive, got ", query.tokens);
   STEPGRAPH_EXPECTS(query.max_count > 0, op, ": query.max_count must be positive, got ", query.max_count);
 }

@@ -30,7 +30,7 @@ bucket_policy bucket_policy::with(std::span<const int> sizes) const {
   for (const int size : sizes)
     if (size > 0 && size < largest()) all.push_back(size);
   std::ranges::sort(all);
-  all.erase(std::ranges::unique(all).begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   return bucket_policy(std::move(all));
 }
 

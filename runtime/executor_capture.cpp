@@ -80,8 +80,7 @@ void step_executor::state::capture_one(const step_key& key, const step_definitio
   detail::refuse_in_capture("another capture");
   try {
     // once eagerly, with nothing live: libraries load and handles are made outside the capture
-    stream.fill(buffers.staging, guard_off("nan-warm-up") ? 1 : 0,
-                detail::staging_layout{key.rows, key.tokens, step.tree}.bytes());
+    stage_nothing();
     // note: what follows a target step takes its rows, and there may have been none yet
     stream.fill(buffers.live_rows, 0, sizeof(std::int32_t));
     enqueue(key, step);
@@ -93,7 +92,8 @@ void step_executor::state::capture_one(const step_key& key, const step_definitio
     reports.push_back({.key = key,
                        .milliseconds = took.count(),
                        .nodes = exec.node_count(),
-                       .device_bytes = exec.device_bytes()});
+                       .device_bytes = exec.device_bytes(),
+                       .programmatic_edges = made.programmatic_edges()});
     require_executables_fit();
     captures.emplace(key, captured{std::move(exec), statistics.buckets.size()});
     statistics.buckets.push_back({.key = key});

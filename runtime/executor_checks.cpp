@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "graphs/error.hpp"
+#include "kernels/check_pointers.hpp"
 
 namespace stepgraph::detail {
 namespace {
@@ -76,8 +77,9 @@ void check(device where, const step_limits& limits, const kv_layout& layout,
     STEPGRAPH_EXPECTS(source.requests > 0 && source.row_stride >= source.columns,
                       "step_executor: the adopted request table has ", source.requests,
                       " requests and rows of ", source.columns, " columns ", source.row_stride, " apart");
-    STEPGRAPH_EXPECTS(source.table && options.requests->seq_lens && options.requests->last_token,
-                      "step_executor: the adopted request table has a null pointer");
+    detail::check_pointers("step_executor", {{"options.requests.source.table", source.table},
+                                             {"options.requests.seq_lens", options.requests->seq_lens},
+                                             {"options.requests.last_token", options.requests->last_token}});
     STEPGRAPH_EXPECTS(source.page_shift == page_shift,
                       "step_executor: the adopted request table has pages of 2^", source.page_shift,
                       " tokens, not of ", limits.page_size);

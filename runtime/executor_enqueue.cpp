@@ -1,4 +1,5 @@
 #include "kernels/metadata/decode_metadata.hpp"
+#include "kernels/programmatic_launch.hpp"
 #include "kernels/step/read_fence.hpp"
 #include "kernels/step/step_clock.hpp"
 #include "kernels/step/step_prologue.hpp"
@@ -122,6 +123,7 @@ void step_executor::state::mark_node(const step_key& key, const char* name) {
 
 /// One whole step. Captured or eager, the same calls.
 void step_executor::state::enqueue(const step_key& key, const step_definition& step) {
+  const programmatic_launch_scope scope(options.programmatic_launch);
   mark_clock(key, 0);
   next_mark = 0;
   mark_node(key, "clock");

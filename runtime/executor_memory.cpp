@@ -1,15 +1,8 @@
 #include <algorithm>
 
-#include "kernels/step/poison_kv.hpp"
 #include "runtime/executor_state.hpp"
 
 namespace stepgraph {
-namespace {
-
-constexpr unsigned char wild = 0x7f;     // as an index far outside every table, as a float 3.4e38
-constexpr unsigned char wild_kv = 0xff;  // NaN in every element type
-
-}  // namespace
 
 /// What all buffers are sized by.
 detail::buffer_sizes step_executor::state::sizes() const {
@@ -34,6 +27,7 @@ detail::buffer_sizes step_executor::state::sizes() const {
       .draft_vocab = draft && sampled(true) ? draft->vocab_size : 0,
       .finishes = options.finish.has_value(),
       .end_ids = end_id_count(),
+      .poison_requests = poisons_requests(),
       .poison_kv = poisons_kv()};
   if (sizes.kv_pages == 0) sizes.kv_pages = limits.max_requests * sizes.page_columns + 1;
   // a slot is an int32
@@ -114,8 +108,8 @@ void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
   const auto ring_tokens = plan.add<std::int32_t>("result_tokens", rounds * sizes.rows * sizes.emitted);
   const bool timed = options.timing != step_timing::off;
   const auto ring_times = plan.add<std::int64_t>("times", timed ? rounds * clock_marks : 0);
-  const auto ring_open =
-      plan.add<std::int32_t>("open_requests", sizes.poison_kv ? rounds * sizes.requests : 0);
+  const auto ring_live =
+      plan.add<std::int32_t>("live_pages", sizes.poison_requests ? rounds * sizes.requests : 0);
   // aside, and put in place where nothing can throw any more
   arena block(std::move(plan), pinned_memory(where));
   std::vector<std::byte> direct(where.is_host() ? 0 : direct_bytes * rounds);
@@ -139,16 +133,22 @@ void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
   results = ring_block.view(ring_results);
   result_tokens = ring_block.view(ring_tokens);
   times = ring_block.view(ring_times);
-  open_requests = ring_block.view(ring_open);
+  live_pages = ring_block.view(ring_live);
   direct_staging = std::move(direct);
   slots = std::move(made);
+}
+
+/// A round without rows.
+void step_executor::state::stage_nothing() {
+  stream.fill(buffers.staging, options.poison ? wild : 0, staging_bytes);
+  stream.fill(buffers.staging, guard_off("nan-warm-up") ? 1 : 0, sizeof(staged_header));
 }
 
 /// Nothing is staged, and no draft has been made. What no step has written yet is loaded, though not used, for dead
 /// rows.
 void step_executor::state::clear_step() {
   stream.fill(buffers.undefined.data(), options.poison ? wild : 0, buffers.undefined.size());
-  stream.fill(buffers.staging, 0, staging_bytes);
+  stage_nothing();
   if (buffers.state.first_draft)
     stream.fill(buffers.state.first_draft, 0xff, (buffers.state.requests + 1) * sizeof(std::int32_t));
   stream.synchronize();
@@ -198,34 +198,6 @@ void step_executor::state::clear(const kv_layout& layout) {
   if (!options.kv_cache) clear_cache(buffers.kv);
   if (options.draft) clear_cache(buffers.draft_kv);
   stream.synchronize();
-}
-
-/// Before round `index`: what the contract calls undefined becomes wild.
-void step_executor::state::poison(int index) {
-  stream.fill(buffers.undefined.data(), wild, buffers.undefined.size());
-  if (!poisons_kv()) return;
-  const std::size_t lines = buffers.state.requests;
-  std::int32_t* const open = open_requests.data() + lines * index;
-  for (std::size_t line = 0; line < lines; ++line)
-    open[line] = requests->has_tokens(static_cast<request_id>(line)) ? 1 : 0;
-  stream.copy(buffers.open_requests, open, sizeof(std::int32_t) * lines);
-  const auto fill = [&](const kv_cache_view& cache) {
-    const kv_pages_view& first = cache.layers.front();
-    const std::size_t size = size_of(cache.layout.type);
-    const auto bytes = [size](std::int64_t elements) { return elements * static_cast<std::int64_t>(size); };
-    poison_kv(stream, {.pool = const_cast<void*>(first.keys),
-                       .planes = 2 * cache.layout.layers,
-                       .plane_stride = bytes(first.page_stride * first.pages),
-                       .page_bytes = bytes(first.page_stride),
-                       .token_bytes = bytes(first.token_stride),
-                       .pages = static_cast<std::int32_t>(first.pages),
-                       .source = source,
-                       .open = buffers.open_requests,
-                       .seq_lens = buffers.state.seq_lens,
-                       .live_tokens = buffers.live_tokens});
-  };
-  fill(buffers.kv);
-  if (options.draft) fill(buffers.draft_kv);
 }
 
 }  // namespace stepgraph

@@ -26,6 +26,7 @@ void step_executor::state::stage(const plan& wanted, const step_round& round, in
   const bool verify = key.kind == step_kind::target_verify;
   const bool tree = verify && definition(key.kind, key.variant).tree;
   const detail::staging_layout layout{key.rows, key.tokens, tree};
+  if (options.poison) poison_host(index);
   std::byte* const block = staging.data() + staging_bytes * index;
   const auto at = [&](std::size_t offset) { return reinterpret_cast<std::int32_t*>(block + offset); };
   slot& used = slots[index];

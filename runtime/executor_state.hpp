@@ -81,7 +81,7 @@ struct step_executor::state {
   std::span<row_result> results;          // [in_flight][rows], pinned
   std::span<std::int32_t> result_tokens;  // [in_flight][rows][max_draft_tokens + 1], pinned
   std::span<std::int64_t> times;          // [in_flight][clock_marks], pinned; empty unless asked for
-  std::span<std::int32_t> open_requests;  // [in_flight][requests], pinned; for poison
+  std::span<std::int32_t> live_pages;     // [in_flight][requests], pinned; for poison
   fault_record* faults = nullptr;         // pinned
   std::uint64_t* read_fence = nullptr;    // pinned: the round that has read the request table last
   std::vector<carving_info> carvings;     // of both blocks
@@ -149,10 +149,18 @@ struct step_executor::state {
   void make_ring(const detail::buffer_sizes& sizes);
   void clear(const kv_layout& layout);
   void clear_step();
-  void poison(int index);
-  /// The KV cache is poisoned where the executor knows whose every page is.
-  bool poisons_kv() const { return options.poison && !options.requests && !options.kv_cache; }
+  void stage_nothing();
   memory_resource& memory() const { return options.memory ? *options.memory : device_memory(where); }
+
+  // executor_poison.cpp: what is undefined becomes wild
+  static constexpr unsigned char wild = 0x7f;     // as an index far outside every table, as a float 3.4e38
+  static constexpr unsigned char wild_kv = 0xff;  // NaN in every element type
+  void poison_host(int index);
+  void poison(int index);
+  /// Lines of the request table, where the executor knows who has them.
+  bool poisons_requests() const { return options.poison && !options.requests; }
+  /// The KV cache, where it knows whose every page is.
+  bool poisons_kv() const { return poisons_requests() && !options.kv_cache; }
 
   // executor_capture.cpp: what is captured
   const step_definition& definition(step_kind kind, int variant) const;

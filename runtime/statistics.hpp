@@ -14,7 +14,8 @@ struct capture_report {
   step_key key;
   double milliseconds = 0;  // capture and instantiation, without the eager warm-up
   std::size_t nodes = 0;
-  std::size_t device_bytes = 0;  // taken by the driver for the executable
+  std::size_t device_bytes = 0;        // taken by the driver for the executable
+  std::size_t programmatic_edges = 0;  // over which a kernel may start before the last one has ended
 };
 
 /// What one captured key has done.

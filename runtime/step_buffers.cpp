@@ -120,7 +120,7 @@ void plan_lasting(bound_plan& plan, const kv_layout& layout, std::size_t kv_byte
   plan.add(state.finished, "request_finished", sizes.finishes ? requests : 0);
   plan.add(state.budget, "request_budget", sizes.finishes ? requests : 0);
   plan.add(state.first_draft, "request_first_draft", hidden > 0 ? requests + 1 : 0);
-  plan.add(buffers.open_requests, "open_requests", sizes.poison_kv ? requests : 0);
+  plan.add(buffers.live_pages, "live_pages", sizes.poison_requests ? requests : 0);
   plan.add(buffers.live_tokens, "page_live_tokens", sizes.poison_kv ? sizes.kv_pages : 0);
   plan.add(kv, "kv_cache", kv_bytes);
   plan.add(draft_kv, "draft_kv_cache", draft_bytes);

@@ -75,7 +75,7 @@ struct step_buffers {
   std::int32_t* end_ids;
   kv_plane* planes;     // [2 * layers], with trees
   float* first_hidden;  // [requests + 1, hidden_size] of the draft, after its last draft_extend
-  std::int32_t *open_requests, *live_tokens;  // by request, by page, where the KV cache is poisoned
+  std::int32_t *live_pages, *live_tokens;  // by request, by page, where they and the KV cache are poisoned
   request_state state;
   kv_cache_view kv, draft_kv;
 };
@@ -96,7 +96,7 @@ struct buffer_sizes {
   std::int32_t draft_vocab;  // 0: no sampled draft
   bool finishes;
   std::int32_t end_ids;
-  bool poison_kv;
+  bool poison_requests, poison_kv;
 };
 
 /// Two blocks: what lasts, and what each round makes anew, which can be made again with other sizes.

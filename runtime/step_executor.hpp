@@ -55,6 +55,7 @@ struct executor_options {
   std::optional<finish_options> finish{};  // else only the embedder ends requests
   bool read_fence = false;                 // a node more in each graph, beside the others, for `table_read`
   step_timing timing = step_timing::off;   // statistics().times
+  bool programmatic_launch = true;         // kernels of a step may start while the one before still runs
 };
 
 /// The embedder's part of a step: enqueues the model's work on `context.stream` and what follows from its

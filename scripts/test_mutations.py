@@ -16,19 +16,12 @@ import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from list_fault_tests import ids, is_named_after  # noqa: E402
+
 PROGRAMS = ("tests/stepgraph_tests", "tests/stepgraph_plain_tests")
 SECONDS = 120  # for one run; a guard that is off may make a test hang
-
-
-def table():
-    """The ids of docs/faults.md, with True where the guard can be turned off on the host backend."""
-    ids = {}
-    for line in (ROOT / "docs/faults.md").read_text().splitlines():
-        found = re.match(r"\| `([a-z0-9-]+)` \|.*\| (host and GPU|GPU) \|", line)
-        if found:
-            ids[found[1]] = found[2] != "GPU"
-    return ids
 
 
 def named_after(build, fault):
@@ -36,7 +29,7 @@ def named_after(build, fault):
     cases = {}
     for program in PROGRAMS:
         listed = subprocess.run([build / program, "--list-test-cases"], capture_output=True, text=True, check=True)
-        fits = [name for name in listed.stdout.splitlines() if re.search(rf"(^|[ ,]){fault}[,:]", name)]
+        fits = [name for name in listed.stdout.splitlines() if is_named_after(name, fault)]
         # a comma would end the pattern
         cases[program] = ",".join(name.replace(",", "?") for name in fits)
     return {program: patterns for program, patterns in cases.items() if patterns}
@@ -90,7 +83,7 @@ def main():
     for program in PROGRAMS:
         if not (options.build / program).is_file():
             sys.exit(f"{options.build / program} is not there; build {options.build} first")
-    known = table()
+    known = ids()
     unknown = [each for each in options.ids if each not in known]
     if unknown:
         sys.exit(f"docs/faults.md has no {', '.join(unknown)}; it has {', '.join(known)}")

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Every test source is named in a meson.build: what none names runs nowhere and looks as if it did."""
+"""Every test source is named in a meson.build: what none names runs nowhere and looks as if it did. And the pages that
+are made from sources and reports are as those say."""
 
 import re
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -21,6 +23,17 @@ class Sources(unittest.TestCase):
         there = {path for suffix in ("cpp", "cu", "py") for path in TESTS.rglob(f"*_test.{suffix}")}
         self.assertGreater(len(there), 20)
         self.assertEqual(sorted(str(path.relative_to(TESTS)) for path in there - named), [])
+
+    def up_to_date(self, script):
+        checked = subprocess.run([sys.executable, TESTS.parent / "scripts" / script, "--check"], capture_output=True, text=True,
+                                 check=False)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+
+    def test_faults_have_their_tests_listed(self):
+        self.up_to_date("list_fault_tests.py")
+
+    def test_benchmarks_are_the_reports(self):
+        self.up_to_date("make_benchmarks.py")
 
 
 run_and_exit()

@@ -56,8 +56,9 @@ void simulated_accept(stream_ref at, const simulated_accept_params& params) {
   constexpr const char* op = simulated_accept_op::name;
   detail::check_verify(op, params.verify);
   detail::check_result(op, params.result, params.verify.max_query_count);
-  STEPGRAPH_EXPECTS(params.verify.token_ids && params.cumulative && params.rounds, op,
-                    ": token_ids, cumulative or rounds is null");
+  detail::check_pointers(op, {{"verify.token_ids", params.verify.token_ids},
+                              {"cumulative", params.cumulative},
+                              {"rounds", params.rounds}});
   launch_tiles(at, simulated_accept_op{params});
 }
 

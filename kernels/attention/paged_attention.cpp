@@ -6,14 +6,19 @@
 #include "graphs/guard_off.hpp"
 #include "kernels/attention/paged_attention_host.hpp"
 #include "kernels/attention/split_attention.hpp"
+#include "kernels/check_pointers.hpp"
 
 namespace stepgraph {
 
 void paged_attention(stream_ref at, const paged_attention_params& p) {
   constexpr const char* op = "paged_attention";
-  STEPGRAPH_EXPECTS(
-      p.query && p.output && p.cache.keys && p.cache.values && p.page_table && p.row_of && p.causal_length,
-      op, ": a required pointer is null");
+  detail::check_pointers(op, {{"query", p.query},
+                              {"output", p.output},
+                              {"cache.keys", p.cache.keys},
+                              {"cache.values", p.cache.values},
+                              {"page_table", p.page_table},
+                              {"row_of", p.row_of},
+                              {"causal_length", p.causal_length}});
   STEPGRAPH_EXPECTS(p.tokens > 0 && p.rows > 0, op, ": tokens and rows must be positive, got ", p.tokens,
                     " and ", p.rows);
   STEPGRAPH_EXPECTS(p.head_size == 64 || p.head_size == 128, op, ": head_size ", p.head_size,

@@ -130,36 +130,14 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
   });
 }
 
-/// As `launch`, with `p.cluster` blocks along y a cluster.
-inline void launch_clusters(stream_ref at, void (*kernel)(const split_params), dim3 grid, dim3 block,
-                            const split_params& p, std::size_t shared_bytes) {
-  require_in_capture(at, "paged_attention");
-  note_kernel("paged_attention", reinterpret_cast<const void*>(kernel));
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = 1;
-  attributes[1].val.clusterDim.y = p.cluster;
-  attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = static_cast<cudaStream_t>(at.native());
-  config.attrs = attributes;
-  config.numAttrs = p.cluster > 1 ? 2 : 1;
-  if (const cudaError_t status = cudaLaunchKernelEx(&config, kernel, p); status != cudaSuccess)
-    cuda::throw_status(status, "paged_attention", source_place::current());
-}
-
 /// Raises the kernel's shared memory and launches it.
 template <class T, class Tile>
 void launch_split_tile(stream_ref at, const split_params& p) {
   const auto kernel = split_attention_kernel<T, Tile>;
   constexpr int bytes = Tile::launch_bytes;
   STEPGRAPH_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch_clusters(at, kernel, dim3(p.op.kv_heads, p.block_groups), dim3(Tile::threads), p, bytes);
+  launch(at, "paged_attention", kernel, dim3(p.op.kv_heads, p.block_groups), dim3(Tile::threads), p, bytes,
+         true, dim3(1, p.cluster));
 }
 
 /// Defined in split_attention_<type>_<head size>.cu, one file an instantiation.

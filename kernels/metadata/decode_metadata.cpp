@@ -36,7 +36,7 @@ void decode_metadata(stream_ref at, const decode_metadata_params& params) {
   constexpr const char* op = decode_metadata_op::name;
   detail::check_cached(op, params.lengths, params.source, params.requests);
   detail::check_map(op, "page_map", params.page_map);
-  STEPGRAPH_EXPECTS(params.cache_seqlens, op, ": cache_seqlens is null");
+  detail::check_pointers(op, {{"cache_seqlens", params.cache_seqlens}});
   detail::check_sums(op, "cu_seqlens_k", params.cu_seqlens_k, params.lengths.rows, params.lengths.cap);
   detail::check_decode_tables(op, params);
   check_query_mode(op, params);

@@ -10,7 +10,7 @@ void draft_steps_metadata(stream_ref at, const draft_steps_metadata_params& para
   draft_steps_metadata_params p = params;
   detail::check_cached(op, p.decode.lengths, p.decode.source, p.decode.requests);
   STEPGRAPH_EXPECTS(p.steps > 0, op, ": steps must be positive, got ", p.steps);
-  STEPGRAPH_EXPECTS(p.cache_seqlens, op, ": cache_seqlens is null");
+  detail::check_pointers(op, {{"cache_seqlens", p.cache_seqlens}});
   detail::check_query(op, p.query);
   detail::check_map(op, "page_map", p.decode.page_map);
   detail::check_sums(op, "cu_seqlens_k", p.cu_seqlens_k, p.decode.lengths.rows, p.decode.lengths.cap);

@@ -15,9 +15,9 @@ void dsa_metadata(stream_ref at, const dsa_metadata_params& p) {
   STEPGRAPH_EXPECTS(p.topk > 0, op, ": topk must be positive, got ", p.topk);
   STEPGRAPH_EXPECTS(p.kpool > 0 && std::has_single_bit(static_cast<unsigned>(p.kpool)), op,
                     ": kpool must be a power of two, got ", p.kpool);
-  STEPGRAPH_EXPECTS(p.cache_seqlens, op, ": cache_seqlens is null");
-  STEPGRAPH_EXPECTS(p.cu_seqlens_q, op, ": cu_seqlens_q is null");
-  STEPGRAPH_EXPECTS(p.dsa_cache_seqlens, op, ": dsa_cache_seqlens is null");
+  detail::check_pointers(op, {{"cache_seqlens", p.cache_seqlens},
+                              {"cu_seqlens_q", p.cu_seqlens_q},
+                              {"dsa_cache_seqlens", p.dsa_cache_seqlens}});
   STEPGRAPH_EXPECTS(!p.paged_mqa_ctx_lens || p.mqa_tokens > 0, op, ": mqa_tokens must be positive, got ",
                     p.mqa_tokens);
   STEPGRAPH_EXPECTS(p.kpool > 1 || !p.pooled_table, op, ": a pooled_table needs kpool over 1");

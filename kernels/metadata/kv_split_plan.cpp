@@ -11,7 +11,7 @@ void kv_split_plan(stream_ref at, const kv_split_plan_params& p) {
   STEPGRAPH_EXPECTS(p.tile > 0, op, ": tile must be positive, got ", p.tile);
   STEPGRAPH_EXPECTS(p.max_splits > 0, op, ": max_splits must be positive, got ", p.max_splits);
   STEPGRAPH_EXPECTS(p.workers > 0, op, ": workers must be positive, got ", p.workers);
-  STEPGRAPH_EXPECTS(p.chunks && p.cu_chunks, op, ": an output is null");
+  detail::check_pointers(op, {{"chunks", p.chunks}, {"cu_chunks", p.cu_chunks}});
   const std::int64_t needed = std::int64_t{p.lengths.rows} * (p.batch_invariant ? p.max_splits : 1);
   STEPGRAPH_EXPECTS(p.capacity >= needed, op, ": capacity ", p.capacity, " is less than the ", needed,
                     " chunks that the plan may need");

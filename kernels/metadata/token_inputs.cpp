@@ -11,9 +11,8 @@ void check(const token_inputs_params& p) {
   detail::check_map(op, "page_map", p.page_map);
   STEPGRAPH_EXPECTS(p.tokens > 0, op, ": tokens must be positive, got ", p.tokens);
   STEPGRAPH_EXPECTS(p.max_query_count > 0, op, ": max_query_count must be positive, got ", p.max_query_count);
-  STEPGRAPH_EXPECTS(p.query_counts, op, ": query_counts is null");
-  STEPGRAPH_EXPECTS(p.cu_seqlens_q, op, ": cu_seqlens_q is null");
-  STEPGRAPH_EXPECTS(p.row_of, op, ": row_of is null");
+  detail::check_pointers(
+      op, {{"query_counts", p.query_counts}, {"cu_seqlens_q", p.cu_seqlens_q}, {"row_of", p.row_of}});
 }
 
 void token_inputs(stream_ref at, const token_inputs_params& params) {

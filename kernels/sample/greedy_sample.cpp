@@ -4,6 +4,7 @@
 
 #include "graphs/error.hpp"
 #include "graphs/thread_pool.hpp"
+#include "kernels/check_pointers.hpp"
 #include "kernels/sample/check_logits.hpp"
 #include "kernels/sample/row_team.hpp"
 
@@ -27,7 +28,8 @@ void sample_row(const greedy_sample_params& p, int row) {
 
 void greedy_sample(stream_ref at, const greedy_sample_params& p) {
   constexpr const char* op = "greedy_sample";
-  STEPGRAPH_EXPECTS(p.logits && p.live_rows && p.next_token, op, ": a required pointer is null");
+  detail::check_pointers(op,
+                         {{"logits", p.logits}, {"live_rows", p.live_rows}, {"next_token", p.next_token}});
   STEPGRAPH_EXPECTS(p.rows > 0 && p.vocab_size > 0, op, ": rows and vocab_size must be positive, got ",
                     p.rows, " and ", p.vocab_size);
   STEPGRAPH_EXPECTS(p.logits_stride >= p.vocab_size || p.rows == 1, op, ": logits_stride ", p.logits_stride,

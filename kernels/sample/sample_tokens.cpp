@@ -19,9 +19,8 @@ void check(const sample_tokens_params& p) {
   STEPGRAPH_EXPECTS(p.rows > 0, op, ": rows must be positive, got ", p.rows);
   detail::check_logits(op, p.logits, p.logits_stride, p.rows, p.vocab_size);
   detail::check_sampling(op, p.sampling, p.allowed, p.vocab_size, p.rows);
-  STEPGRAPH_EXPECTS(p.live_rows, op, ": live_rows is null");
-  STEPGRAPH_EXPECTS(p.position, op, ": position is null");
-  STEPGRAPH_EXPECTS(p.next_token, op, ": next_token is null");
+  detail::check_pointers(
+      op, {{"live_rows", p.live_rows}, {"position", p.position}, {"next_token", p.next_token}});
   STEPGRAPH_EXPECTS(p.purpose == draw_purpose::bonus_draw || p.purpose == draw_purpose::draft_draw, op,
                     ": purpose must be bonus_draw or draft_draw, got ",
                     static_cast<std::uint32_t>(p.purpose));

@@ -10,9 +10,8 @@ void check(const target_distribution_params& p) {
   STEPGRAPH_EXPECTS(p.tokens > 0, op, ": tokens must be positive, got ", p.tokens);
   detail::check_logits(op, p.logits, p.logits_stride, p.tokens, p.vocab_size);
   detail::check_sampling(op, p.sampling, p.allowed, p.vocab_size, p.tokens);
-  STEPGRAPH_EXPECTS(p.live_tokens, op, ": live_tokens is null");
-  STEPGRAPH_EXPECTS(p.row_of, op, ": row_of is null");
-  STEPGRAPH_EXPECTS(p.distributions, op, ": distributions is null");
+  detail::check_pointers(
+      op, {{"live_tokens", p.live_tokens}, {"row_of", p.row_of}, {"distributions", p.distributions}});
 }
 
 void target_distribution(stream_ref at, const target_distribution_params& params) {

@@ -8,7 +8,7 @@ namespace stepgraph {
 void combine_top_k_and_window(stream_ref at, const combine_top_k_and_window_params& p) {
   constexpr const char* op = combine_top_k_and_window_op::name;
   detail::check_lengths(op, p.lengths);
-  STEPGRAPH_EXPECTS(p.query_start_loc, op, ": query_start_loc is null");
+  detail::check_pointers(op, {{"query_start_loc", p.query_start_loc}});
   STEPGRAPH_EXPECTS(p.tokens > 0, op, ": tokens must be positive, got ", p.tokens);
   STEPGRAPH_EXPECTS(p.ratio >= 1, op, ": ratio must be at least 1, got ", p.ratio);
   STEPGRAPH_EXPECTS(p.topk >= 0, op, ": topk must not be negative, got ", p.topk);
@@ -17,7 +17,7 @@ void combine_top_k_and_window(stream_ref at, const combine_top_k_and_window_para
   STEPGRAPH_EXPECTS(std::int64_t{p.topk} + p.window < INT32_MAX - (1 << 16), op, ": topk ", p.topk,
                     " and window ", p.window, " are too many columns");
   if (p.topk > 0) {
-    STEPGRAPH_EXPECTS(p.topk_indices.data, op, ": topk_indices is null");
+    detail::check_pointers(op, {{"topk_indices", p.topk_indices.data}});
     STEPGRAPH_EXPECTS(!p.topk_indices.wide, op, ": topk_indices must be int32, got int64");
     STEPGRAPH_EXPECTS(p.topk_columns >= p.topk, op, ": topk_indices has ", p.topk_columns,
                       " columns, fewer than topk ", p.topk);
@@ -25,12 +25,12 @@ void combine_top_k_and_window(stream_ref at, const combine_top_k_and_window_para
                       " columns, too many");
     STEPGRAPH_EXPECTS(p.topk_stride >= p.topk_columns || p.tokens == 1, op, ": topk_stride ", p.topk_stride,
                       " is less than its ", p.topk_columns, " columns");
-    STEPGRAPH_EXPECTS(p.compressed_base, op, ": compressed_base is null");
+    detail::check_pointers(op, {{"compressed_base", p.compressed_base}});
   }
-  STEPGRAPH_EXPECTS(p.gather_len, op, ": gather_len is null");
-  STEPGRAPH_EXPECTS(p.swa_base, op, ": swa_base is null");
-  STEPGRAPH_EXPECTS(p.length, op, ": length is null");
-  STEPGRAPH_EXPECTS(p.indices, op, ": indices is null");
+  detail::check_pointers(op, {{"gather_len", p.gather_len},
+                              {"swa_base", p.swa_base},
+                              {"length", p.length},
+                              {"indices", p.indices.data}});
   STEPGRAPH_EXPECTS(p.indices.skip == -1, op, ": indices.skip must be -1, got ", p.indices.skip);
   detail::check_table(op, "indices", p.indices, p.tokens, p.padded_width());
   const bool wide = (p.topk & 3) == 0 && (p.topk == 0 || aligned16(p.topk_indices.data)) &&

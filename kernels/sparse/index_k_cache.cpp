@@ -7,7 +7,7 @@ namespace stepgraph {
 namespace {
 
 void check_cache(const char* op, const index_k_cache& cache) {
-  STEPGRAPH_EXPECTS(cache.data, op, ": cache.data is null");
+  detail::check_pointers(op, {{"cache.data", cache.data}});
   STEPGRAPH_EXPECTS(cache.key_element_bytes == 1, op, ": the cache's keys must be of 1 byte (fp8), got ",
                     cache.key_element_bytes, " bytes an element");
   STEPGRAPH_EXPECTS(cache.scale_element_bytes == 4, op,
@@ -32,11 +32,9 @@ void check_cache(const char* op, const index_k_cache& cache) {
 void set_k_and_s(stream_ref at, const set_k_and_s_params& p) {
   constexpr const char* op = set_k_and_s_op::name;
   check_cache(op, p.cache);
-  STEPGRAPH_EXPECTS(p.live_tokens, op, ": live_tokens is null");
+  detail::check_pointers(op, {{"live_tokens", p.live_tokens}});
   STEPGRAPH_EXPECTS(p.tokens > 0, op, ": tokens must be positive, got ", p.tokens);
-  STEPGRAPH_EXPECTS(p.loc.data, op, ": loc is null");
-  STEPGRAPH_EXPECTS(p.keys, op, ": keys is null");
-  STEPGRAPH_EXPECTS(p.scales, op, ": scales is null");
+  detail::check_pointers(op, {{"loc", p.loc.data}, {"keys", p.keys}, {"scales", p.scales}});
   STEPGRAPH_EXPECTS(p.key_stride >= index_k_cache::key_bytes && p.key_stride % 4 == 0, op,
                     ": key_stride must be a multiple of 4 and at least 128 bytes, got ", p.key_stride);
   STEPGRAPH_EXPECTS(reinterpret_cast<std::uintptr_t>(p.keys) % 4 == 0, op,
@@ -49,7 +47,7 @@ void get_k_and_s(stream_ref at, const get_k_and_s_params& p) {
   detail::check_lengths(op, p.lengths);
   check_cache(op, p.cache);
   detail::check_map(op, "page_map", p.page_map);
-  STEPGRAPH_EXPECTS(p.page_table, op, ": page_table is null");
+  detail::check_pointers(op, {{"page_table", p.page_table}});
   STEPGRAPH_EXPECTS(p.page_columns > 0, op, ": page_columns must be positive, got ", p.page_columns);
   STEPGRAPH_EXPECTS(p.page_table_stride >= p.page_columns || p.lengths.rows == 1, op, ": page_table_stride ",
                     p.page_table_stride, " is less than its ", p.page_columns, " columns");

@@ -11,11 +11,10 @@ void check_path(const char* op, const Params& p) {
   detail::check_verify(op, p.verify);
   STEPGRAPH_EXPECTS(p.verify.max_query_count <= 64, op, ": verify.max_query_count must be at most 64, got ",
                     p.verify.max_query_count);
-  STEPGRAPH_EXPECTS(p.accept_count, op, ": accept_count is null");
-  STEPGRAPH_EXPECTS(p.path, op, ": path is null");
+  detail::check_pointers(op, {{"accept_count", p.accept_count}, {"path", p.path}});
   STEPGRAPH_EXPECTS(p.path_stride >= p.verify.max_query_count, op, ": path_stride ", p.path_stride,
                     " is less than verify.max_query_count ", p.verify.max_query_count);
-  STEPGRAPH_EXPECTS(p.slots.data, op, ": slots is null");
+  detail::check_pointers(op, {{"slots", p.slots.data}});
 }
 
 }  // namespace
@@ -23,9 +22,8 @@ void check_path(const char* op, const Params& p) {
 void check(const commit_slots_params& p) {
   constexpr const char* op = commit_slots_op::name;
   check_path(op, p);
-  STEPGRAPH_EXPECTS(p.cache_seqlens, op, ": cache_seqlens is null");
-  STEPGRAPH_EXPECTS(p.requests.data, op, ": requests is null");
-  STEPGRAPH_EXPECTS(p.table, op, ": table is null");
+  detail::check_pointers(
+      op, {{"cache_seqlens", p.cache_seqlens}, {"requests", p.requests.data}, {"table", p.table}});
   STEPGRAPH_EXPECTS(p.request_count > 0 && p.columns > 0, op,
                     ": request_count and columns must be positive, got ", p.request_count, " and ",
                     p.columns);
@@ -36,7 +34,7 @@ void check(const commit_slots_params& p) {
 void check(const commit_kv_params& p) {
   constexpr const char* op = commit_kv_op::name;
   check_path(op, p);
-  STEPGRAPH_EXPECTS(p.planes, op, ": planes is null");
+  detail::check_pointers(op, {{"planes", p.planes}});
   STEPGRAPH_EXPECTS(p.plane_count > 0 && p.heads > 0, op, ": plane_count and heads must be positive, got ",
                     p.plane_count, " and ", p.heads);
   STEPGRAPH_EXPECTS(p.head_bytes > 0 && p.head_bytes % 16 == 0, op,

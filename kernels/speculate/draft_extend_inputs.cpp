@@ -10,10 +10,11 @@ void check(const draft_extend_inputs_params& p) {
   detail::check_verify(op, p.verify);
   detail::check_result(op, p.result, p.verify.max_query_count);
   check(p.inputs);
-  STEPGRAPH_EXPECTS(p.query_counts, op, ": query_counts is null");
-  STEPGRAPH_EXPECTS(p.token_ids, op, ": token_ids is null");
-  STEPGRAPH_EXPECTS(!p.plain.accepts || (p.plain.token_ids && p.plain.query_counts && p.plain.last_token), op,
-                    ": a pointer of plain is null");
+  detail::check_pointers(op, {{"query_counts", p.query_counts}, {"token_ids", p.token_ids}});
+  if (p.plain.accepts)
+    detail::check_pointers(op, {{"plain.token_ids", p.plain.token_ids},
+                                {"plain.query_counts", p.plain.query_counts},
+                                {"plain.last_token", p.plain.last_token}});
   STEPGRAPH_EXPECTS(p.inputs.lengths.rows == p.verify.rows, op, ": inputs.lengths.rows ",
                     p.inputs.lengths.rows, " differs from verify.rows ", p.verify.rows);
   STEPGRAPH_EXPECTS(p.inputs.query_counts == p.query_counts, op,

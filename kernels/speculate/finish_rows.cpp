@@ -27,13 +27,12 @@ void check(const finish_rows_params& p) {
   constexpr const char* op = finish_rows_op::name;
   detail::check_verify(op, p.verify);
   detail::check_result(op, p.result, p.verify.max_query_count);
-  STEPGRAPH_EXPECTS(p.cache_seqlens, op, ": cache_seqlens is null");
-  STEPGRAPH_EXPECTS(p.requests.data, op, ": requests is null");
+  detail::check_pointers(
+      op, {{"cache_seqlens", p.cache_seqlens}, {"requests", p.requests.data}, {"finished", p.finished}});
   STEPGRAPH_EXPECTS(p.request_count > 0, op, ": request_count must be positive, got ", p.request_count);
-  STEPGRAPH_EXPECTS(p.end_id_count == 0 || (p.end_id_count > 0 && p.end_ids), op,
-                    ": end_ids is null or end_id_count ", p.end_id_count, " is negative");
+  STEPGRAPH_EXPECTS(p.end_id_count >= 0, op, ": end_id_count must not be negative, got ", p.end_id_count);
+  if (p.end_id_count > 0) detail::check_pointers(op, {{"end_ids", p.end_ids}});
   STEPGRAPH_EXPECTS(p.max_context > 0, op, ": max_context must be positive, got ", p.max_context);
-  STEPGRAPH_EXPECTS(p.finished, op, ": finished is null");
 }
 
 void finish_rows(stream_ref at, const finish_rows_params& params) {

@@ -8,8 +8,7 @@ namespace stepgraph {
 void check(const greedy_accept_params& p) {
   constexpr const char* op = greedy_accept_op::name;
   detail::check_verify(op, p.verify);
-  STEPGRAPH_EXPECTS(p.verify.token_ids, op, ": verify.token_ids is null");
-  STEPGRAPH_EXPECTS(p.argmax, op, ": argmax is null");
+  detail::check_pointers(op, {{"verify.token_ids", p.verify.token_ids}, {"argmax", p.argmax}});
   detail::check_result(op, p.result, p.verify.max_query_count);
 }
 

@@ -9,15 +9,14 @@ namespace stepgraph {
 void check(const rejection_accept_params& p) {
   constexpr const char* op = rejection_accept_op::name;
   detail::check_verify(op, p.verify);
-  STEPGRAPH_EXPECTS(p.verify.token_ids, op, ": verify.token_ids is null");
-  STEPGRAPH_EXPECTS(p.position, op, ": position is null");
+  detail::check_pointers(op, {{"verify.token_ids", p.verify.token_ids}, {"position", p.position}});
   // how many lines there are is the token bucket's affair; a stride is needed wherever there can be two
   detail::check_logits(op, p.logits, p.logits_stride, 2, p.vocab_size);
   detail::check_sampling(op, p.sampling, p.allowed, p.vocab_size, 2);
-  STEPGRAPH_EXPECTS(p.distributions, op, ": distributions is null");
+  detail::check_pointers(op, {{"distributions", p.distributions}});
   detail::check_result(op, p.result, p.verify.max_query_count);
   if (!p.draft.lines) return;
-  STEPGRAPH_EXPECTS(p.draft.probabilities, op, ": draft.probabilities is null");
+  detail::check_pointers(op, {{"draft.probabilities", p.draft.probabilities}});
   STEPGRAPH_EXPECTS(p.draft.stride >= p.verify.max_query_count - 1, op, ": draft.stride ", p.draft.stride,
                     " is less than the ", p.verify.max_query_count - 1, " drafts of a row");
   STEPGRAPH_EXPECTS(p.draft.line_count > 0 && p.draft.vocab_size > 0, op,

@@ -19,14 +19,12 @@ void check_tree(std::span<const std::int32_t> parents) {
 void check(const verify_inputs_params& p) {
   constexpr const char* op = verify_inputs_op::name;
   check(p.inputs);
-  STEPGRAPH_EXPECTS(p.wanted, op, ": wanted is null");
-  STEPGRAPH_EXPECTS(p.last_token, op, ": last_token is null");
+  detail::check_pointers(op, {{"wanted", p.wanted}, {"last_token", p.last_token}});
   STEPGRAPH_EXPECTS(p.drafts || p.inputs.max_query_count == 1, op, ": drafts is null");
   STEPGRAPH_EXPECTS(p.draft_stride >= p.inputs.max_query_count - 1, op, ": draft_stride ", p.draft_stride,
                     " is less than the ", p.inputs.max_query_count - 1, " drafts of a row");
   STEPGRAPH_EXPECTS(p.vocab_size > 0, op, ": vocab_size must be positive, got ", p.vocab_size);
-  STEPGRAPH_EXPECTS(p.query_counts, op, ": query_counts is null");
-  STEPGRAPH_EXPECTS(p.token_ids, op, ": token_ids is null");
+  detail::check_pointers(op, {{"query_counts", p.query_counts}, {"token_ids", p.token_ids}});
   STEPGRAPH_EXPECTS(p.inputs.query_counts == p.query_counts, op,
                     ": inputs.query_counts must be query_counts");
   STEPGRAPH_EXPECTS(p.inputs.lengths.delta_by_row == p.query_counts, op,
@@ -37,7 +35,7 @@ void check(const verify_inputs_params& p) {
   STEPGRAPH_EXPECTS(p.parent_stride == 0 || p.parent_stride >= p.inputs.max_query_count, op,
                     ": parent_stride ", p.parent_stride, " is less than inputs.max_query_count ",
                     p.inputs.max_query_count);
-  STEPGRAPH_EXPECTS(p.parent_of, op, ": parent_of is null");
+  detail::check_pointers(op, {{"parent_of", p.parent_of}});
 }
 
 void verify_inputs(stream_ref at, const verify_inputs_params& params) {

@@ -7,8 +7,10 @@ namespace stepgraph {
 
 void poison_kv(stream_ref at, const poison_kv_params& params) {
   constexpr const char* op = poison_kv_op::name;
-  STEPGRAPH_EXPECTS(params.pool && params.open && params.seq_lens && params.live_tokens, op,
-                    ": a pointer is null");
+  detail::check_pointers(op, {{"pool", params.pool},
+                              {"open", params.open},
+                              {"seq_lens", params.seq_lens},
+                              {"live_tokens", params.live_tokens}});
   detail::check_source(op, params.source);
   STEPGRAPH_EXPECTS(params.planes > 0 && params.pages > 0, op, ": planes and pages must be positive, got ",
                     params.planes, " and ", params.pages);

@@ -1,12 +1,12 @@
 #include "kernels/step/read_fence.hpp"
 
-#include "graphs/error.hpp"
+#include "kernels/check_pointers.hpp"
 #include "kernels/step/read_fence_op.hpp"
 
 namespace stepgraph {
 
 void read_fence(stream_ref at, const read_fence_params& p) {
-  STEPGRAPH_EXPECTS(p.header && p.fence, read_fence_op::name, ": a pointer is null");
+  detail::check_pointers(read_fence_op::name, {{"header", p.header}, {"fence", p.fence}});
   launch_tiles(at, read_fence_op{p});
 }
 

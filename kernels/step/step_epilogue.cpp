@@ -1,6 +1,7 @@
 #include "kernels/step/step_epilogue.hpp"
 
 #include "graphs/error.hpp"
+#include "kernels/check_pointers.hpp"
 #include "kernels/speculate/check_accept.hpp"
 #include "kernels/step/step_epilogue_op.hpp"
 
@@ -9,14 +10,20 @@ namespace stepgraph {
 void step_epilogue(stream_ref at, const step_epilogue_params& params) {
   constexpr const char* op = step_epilogue_op::name;
   STEPGRAPH_EXPECTS(params.rows > 0, op, ": rows must be positive, got ", params.rows);
-  STEPGRAPH_EXPECTS(params.header && params.following && params.live_rows && params.requests &&
-                        params.query_counts && params.cache_seqlens && params.next_token && params.row_status,
-                    op, ": an input is null");
-  STEPGRAPH_EXPECTS(params.result_tokens && params.emit_stride > 0, op,
-                    ": result_tokens is null, or emit_stride ", params.emit_stride, " is not positive");
-  STEPGRAPH_EXPECTS(params.state.seq_lens && params.state.last_token, op,
-                    ": the request state has a null pointer");
-  STEPGRAPH_EXPECTS(params.results && params.result_slots > 0 && params.ring_rows >= params.rows, op,
+  detail::check_pointers(op, {{"header", params.header},
+                              {"following", params.following},
+                              {"live_rows", params.live_rows},
+                              {"requests", params.requests},
+                              {"query_counts", params.query_counts},
+                              {"cache_seqlens", params.cache_seqlens},
+                              {"next_token", params.next_token},
+                              {"row_status", params.row_status},
+                              {"state.seq_lens", params.state.seq_lens},
+                              {"state.last_token", params.state.last_token},
+                              {"results", params.results},
+                              {"result_tokens", params.result_tokens}});
+  STEPGRAPH_EXPECTS(params.emit_stride > 0, op, ": emit_stride must be positive, got ", params.emit_stride);
+  STEPGRAPH_EXPECTS(params.result_slots > 0 && params.ring_rows >= params.rows, op,
                     ": the result ring holds ", params.result_slots, " slots of ", params.ring_rows,
                     " rows for ", params.rows, " rows");
   if (params.accepts) {

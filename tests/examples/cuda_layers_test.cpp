@@ -11,34 +11,12 @@
 #include "runtime/step_executor.hpp"
 #include "tests/reference/llama_forward.hpp"
 #include "tests/reference/random_batch.hpp"
+#include "tests/rounded_weights.hpp"
 #include "tests/test_device.hpp"
 
 using namespace stepgraph;
 
 namespace {
-
-/// The same weights, rounded to bfloat16.
-llama::llama_weights rounded(llama::llama_weights weights) {
-  auto storage = std::make_shared<std::vector<std::vector<bf16>>>();
-  const auto round = [&](llama::tensor& matrix) {
-    std::vector<float> line(matrix.columns);
-    std::vector<bf16>& values = storage->emplace_back();
-    for (std::int64_t row = 0; row < matrix.rows; ++row) {
-      llama::dequantize_row(matrix, row, line);
-      std::ranges::transform(line, std::back_inserter(values), from_float<bf16>);
-    }
-    matrix.type = llama::tensor_type::bf16;
-    matrix.data = std::as_bytes(std::span(values));
-  };
-  round(weights.token_embedding);
-  weights.output = weights.token_embedding;
-  for (llama::llama_layer_weights& layer : weights.layers)
-    for (llama::tensor* each : {&layer.query, &layer.key, &layer.value, &layer.attention_output, &layer.gate,
-                                &layer.up, &layer.down})
-      round(*each);
-  weights.storage = storage;
-  return weights;
-}
 
 double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
   double difference = 0, size = 0;

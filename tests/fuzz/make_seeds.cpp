@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -89,5 +90,15 @@ int main(int count, char** arguments) {
   int number = 0;
   for (const auto& each : tiny_cases) {
     write(folder / "tokenizer" / std::to_string(number++), each.text.data(), each.text.size());
+  }
+  // long sequences of calls; the fuzzers find short ones by themselves
+  std::minstd_rand random(1);
+  for (const char* calls : {"executor", "rounds", "tree"}) {
+    std::filesystem::create_directories(folder / calls);
+    for (int seed = 0; seed < 16; ++seed) {
+      std::string bytes(600, '\0');
+      for (char& each : bytes) each = static_cast<char>(random() >> 8);
+      write(folder / calls / std::to_string(seed), bytes.data(), bytes.size());
+    }
   }
 }

@@ -153,7 +153,7 @@ TEST_CASE(
     "among them") {
   int i = 0;
   for (const int vocab : {1, 2, 31, 32, 33, 64, 513, 1000, 5003})
-    for (int repeat = 0; repeat < 12; ++repeat) {
+    for (int repeat = 0; repeat < 12; repeat += test_small() ? 5 : 1) {
       sample_case in = random_case(test_seed() + i++, vocab, 9, false);
       in.purpose = repeat % 2 ? draw_purpose::draft_draw : draw_purpose::bonus_draw;
       in.node = repeat % 5;
@@ -164,7 +164,8 @@ TEST_CASE(
 TEST_CASE("masks of allowed tokens come before everything else") {
   int i = 1000;
   for (const int vocab : {1, 31, 32, 33, 100, 5003})
-    for (int repeat = 0; repeat < 10; ++repeat) compare(random_case(test_seed() + i++, vocab, 7, true));
+    for (int repeat = 0; repeat < (test_small() ? 2 : 10); ++repeat)
+      compare(random_case(test_seed() + i++, vocab, 7, true));
 }
 
 TEST_CASE("a vocabulary of 150,000 is sampled exactly") {
@@ -181,7 +182,7 @@ TEST_CASE("same seed, same text: a row's draw and probabilities are its own, wha
       return made;
     }();
     const sampled all = run(in);
-    for (int row = 0; row < 9; ++row) {
+    for (int row = 0; row < 9; row += test_small() && vocab > 1000 ? 4 : 1) {
       const auto begin = static_cast<std::ptrdiff_t>(row) * vocab;
       sample_case one{.rows = 2, .vocab = vocab, .live = 2};
       one.logits.assign(vocab, 0.5f);
@@ -201,6 +202,7 @@ TEST_CASE(
   reference::random_integers random(test_seed() + 5800);
   for (const int vocab : {4096, 5003, 40000})
     for (int shape = 0; shape < 5; ++shape) {
+      if (test_small() && vocab > 5003 && shape != 3) continue;
       sample_case in{.rows = 8, .vocab = vocab, .live = 8};
       for (int r = 0; r < in.rows; ++r) {
         for (int v = 0; v < vocab; ++v) {
@@ -267,7 +269,8 @@ TEST_CASE(
 TEST_CASE("coin-one: the token drawn has positive probability, whatever the number and the zeros around it") {
   reference::random_integers random(test_seed() + 7000);
   for (const int vocab : {7, 33, 1000, 20000}) {
-    sample_case in{.rows = 300, .vocab = vocab, .live = 300};
+    const int rows = test_small() ? 40 : 300;
+    sample_case in{.rows = rows, .vocab = vocab, .live = rows};
     for (int r = 0; r < in.rows; ++r) {
       // few ids have any probability, none of them the last
       std::vector<float> line(vocab, -infinite);

@@ -144,7 +144,7 @@ TEST_CASE("same seed, same text: neither the batch, the bucket, the place in it 
     const rejection_run all(at, in), again(at, in);
     const auto counts = all.result.emit_count(), tokens = all.result.emit_tokens();
     CHECK(again.result.emit_tokens() == tokens);
-    for (int row = 0; row < 7; ++row) {
+    for (int row = 0; row < 7; row += test_small() ? 3 : 1) {
       // the row alone, second of a bucket of four, the others sitting out
       std::vector<reference::draft_tree> trees(3);
       trees[1] = in.step.trees[row];

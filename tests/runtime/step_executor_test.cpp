@@ -528,4 +528,10 @@ TEST_CASE("an adopted table's pages are bounded by the KV cache, and what does n
   CHECK_THROWS_WITH_AS(
       step_executor(test_device(), small_limits(), layout, {filling(0)}, {.requests = adopted}),
       doctest::Contains("-1 requests"), invalid_argument);
+  adopted.source.requests = 1;
+  adopted.seq_lens = adopted.last_token = nullptr;
+  CHECK_THROWS_WITH_AS(
+      step_executor(test_device(), small_limits(), layout, {filling(0)}, {.requests = adopted}),
+      doctest::Contains("options.requests.seq_lens is null, options.requests.last_token is null"),
+      invalid_argument);
 }
