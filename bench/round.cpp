@@ -9,7 +9,6 @@
 #include "bench/report.hpp"
 #include "bench/round_head.hpp"
 #include "graphs/memory_resource.hpp"
-#include "kernels/sample/rank_logits.hpp"
 #include "kernels/sample/target_distribution.hpp"
 #include "runtime/choose_tokens.hpp"
 #include "runtime/step_executor.hpp"
@@ -50,14 +49,13 @@ class fixed_logits {
 
 enum class bodies {
   empty,         // no body
-  product,       // an output head's product, nobody chooses
-  ranked,        // the product finds the largest logits, of which the tokens are taken
-  argmax,        // the product, and an argmax over its logits
-  rank,          // the product, and the largest of its logits by parts, of which the tokens are taken
+  product,       // an output head's product, of which nothing is kept
+  ranked,        // the same product, which finds the largest logits, of which the tokens are taken
+  logits,        // an output head's logits, nobody chooses
+  argmax,        // the same, and an argmax over them
   greedy_whole,  // an argmax over given logits
-  greedy,        // the same, node by node
-  rank_nodes,    // given logits, the largest by parts
-  ranked_nodes,  // `ranked`, node by node
+  greedy,        // the last, node by node; so are those below
+  ranked_nodes,
   product_nodes,
   sampled
 };
@@ -72,14 +70,12 @@ const char* name_of(bodies body) {
     case bodies::ranked:
     case bodies::ranked_nodes:
       return "with the head's product, ranked";
+    case bodies::logits:
+      return "with the head's logits";
     case bodies::argmax:
-      return "with the head's product and argmax";
+      return "with the head's logits and argmax";
     case bodies::greedy_whole:
       return "all bookkeeping and argmax";
-    case bodies::rank:
-      return "with the head's product and its logits ranked by parts";
-    case bodies::rank_nodes:
-      return "logits ranked by parts";
     case bodies::greedy:
       return "greedy";
     case bodies::sampled:
@@ -88,27 +84,24 @@ const char* name_of(bodies body) {
   return "";
 }
 
-void rank(const step_context& step, const head_logits& from) {
-  const bool verify = step.key.kind == step_kind::target_verify;
-  rank_logits(step.stream, {.logits = from.data,
-                            .logits_stride = from.stride,
-                            .rows = verify ? step.key.tokens : step.key.rows,
-                            .vocab_size = from.vocab_size,
-                            .live_rows = verify ? step.cu_seqlens_q + step.key.rows : step.live_rows,
-                            .query_counts = verify ? nullptr : step.query_counts,
-                            .ranked = step.ranked_argmax});
-}
+/// What a round took.
+struct round_time {
+  double sum = 0;    // of its graphs or nodes
+  double clock = 0;  // one reading of the clock, where nodes were timed: taken off them
+};
 
 /// Rounds with bodies that choose tokens are timed node by node; those whose bodies are empty, or greedy ones once
 /// more, as a whole, so that nodes may overlap as they do in use. Where bodies are empty the tokens are those that
 /// the eager warm-up left, all 0.
-double measure(const options& how, int batch, bodies body, bench::report& report) {
-  const bool sampled = body == bodies::sampled, by_node = body >= bodies::greedy, whole = !by_node,
+round_time measure(const options& how, int batch, bodies body, bench::report& report) {
+  const bool sampled = body == bodies::sampled, whole = body < bodies::greedy,
              ranks = body == bodies::ranked || body == bodies::ranked_nodes,
-             multiplies = ranks || body == bodies::product || body == bodies::product_nodes ||
-                          body == bodies::argmax || body == bodies::rank,
-             by_parts = body == bodies::rank || body == bodies::rank_nodes,
-             empty = body == bodies::empty || body == bodies::product || body == bodies::product_nodes;
+             bare = body == bodies::product || body == bodies::product_nodes,
+             writes = body == bodies::logits || body == bodies::argmax, multiplies = ranks || bare || writes,
+             empty = body == bodies::empty || bare || body == bodies::logits;
+  const auto output = ranks  ? bench::head_output::largest
+                      : bare ? bench::head_output::nothing
+                             : bench::head_output::logits;
   const device where = device::cuda();
   const stream at(where);
   const int width = how.draft_length + 1;
@@ -128,14 +121,11 @@ double measure(const options& how, int batch, bodies body, bench::report& report
                      .body =
                          [&, kind](const step_context& step) {
                            if (kind == step_kind::target_verify) seen = step;
-                           if (head) head->enqueue(step, ranks);
+                           if (head) head->enqueue(step, output);
                            if (!empty) {
-                             const head_logits from = head ? head->given() : logits->head();
-                             if (by_parts) rank(step, from);
-                             return choose_tokens(step, {.data = from.data,
-                                                         .stride = from.stride,
-                                                         .vocab_size = from.vocab_size,
-                                                         .ranked = ranks || by_parts});
+                             head_logits from = head ? head->given() : logits->head();
+                             from.ranked = ranks;
+                             return choose_tokens(step, from);
                            }
                            if (kind == step_kind::draft_extend) first_drafts = step.next_token;
                            if (step.stream.is_capturing()) return;
@@ -214,7 +204,7 @@ double measure(const options& how, int batch, bodies body, bench::report& report
                   .count = static_cast<int>(time.count)});
     }
     std::printf("  the round's: %.2f us, three readings of the clock included\n", all);
-    return all;
+    return {.sum = all};
   }
   double clock = 1e9, round = 0;
   for (const auto& nodes : times.nodes)
@@ -252,7 +242,7 @@ double measure(const options& how, int batch, bodies body, bench::report& report
     }
   }
   std::printf("  all nodes: %.2f us\n", round);
-  if (!sampled) return round;
+  if (!sampled) return {round, clock};
   // the accept's passes over the logits, each by itself, on what the last round left
   const auto distribution = bench::time_chain(at, [&](stream_ref s) {
     target_distribution(s, {.logits = logits->head().data,
@@ -269,7 +259,7 @@ double measure(const options& how, int batch, bodies body, bench::report& report
               1e-6 * double(bytes));
   report.add("round/target_distribution", {{"batch", batch}, {"draft_length", how.draft_length}},
              distribution, bytes);
-  return round;
+  return {round, clock};
 }
 
 }  // namespace
@@ -287,24 +277,23 @@ int main(int argc, char** argv) {
   try {
     bench::report report(device::cuda(), how.commit);
     for (const int batch : how.batches) {
-      const double empty = measure(how, batch, bodies::empty, report),
-                   product = measure(how, batch, bodies::product, report),
-                   ranked = measure(how, batch, bodies::ranked, report),
-                   argmax = measure(how, batch, bodies::argmax, report),
-                   by_parts = measure(how, batch, bodies::rank, report);
-      const auto add = [&](const char* name, double with) {
-        const double sum = empty + with - product;
-        std::printf("batch %d: %s %.2f us\n", batch, name, sum);
-        report.add(std::string("round/") + name, {{"batch", batch}, {"draft_length", how.draft_length}},
+      const double clock = measure(how, batch, bodies::greedy, report).clock;
+      const double empty = measure(how, batch, bodies::empty, report).sum;
+      const auto add = [&](const char* name, bodies with, bodies without) {
+        const double sum = empty + measure(how, batch, with, report).sum -
+                           measure(how, batch, without, report).sum - 3 * clock;
+        std::printf("\nbatch %d: bookkeeping, argmax %s, without the readings of the clock: %.2f us\n", batch,
+                    name, sum);
+        report.add(std::string("round/bookkeeping, argmax ") + name,
+                   {{"batch", batch}, {"draft_length", how.draft_length}},
                    {.median = sum, .minimum = sum, .maximum = sum, .count = how.rounds});
       };
-      add("bookkeeping, argmax in the head's product", ranked);
-      add("bookkeeping, argmax over the head's logits", argmax);
-      add("bookkeeping, the head's logits ranked by parts", by_parts);
+      add("in the head's product", bodies::ranked, bodies::product);
+      add("over the head's logits", bodies::argmax, bodies::logits);
+      for (const bodies body :
+           {bodies::greedy_whole, bodies::ranked_nodes, bodies::product_nodes, bodies::sampled})
+        measure(how, batch, body, report);
     }
-    for (const bodies body : {bodies::greedy_whole, bodies::greedy, bodies::rank_nodes, bodies::ranked_nodes,
-                              bodies::product_nodes, bodies::sampled})
-      for (const int batch : how.batches) measure(how, batch, body, report);
     report.write(how.out);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "bench_round: %s\n", failure.what());

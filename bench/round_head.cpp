@@ -30,27 +30,26 @@ round_head::round_head(device where, int lines, int vocab_size)
   loading.synchronize();
 }
 
-void round_head::enqueue(const step_context& step, bool ranks) const {
+void round_head::enqueue(const step_context& step, head_output output) const {
   const int lines = step.key.kind == step_kind::target_verify ? step.key.tokens : step.key.rows;
+  const auto* const weight = weight_.as<const bf16>();
+  const auto* const x = x_.as<const bf16>();
+  if (output != head_output::logits)
+    return llama::multiply(step.stream,
+                           {.weight = weight,
+                            .rows = vocab_size_,
+                            .columns = hidden_size,
+                            .x = x,
+                            .tokens = lines,
+                            .ranked = output == head_output::largest ? step.ranked_argmax : nullptr});
   if (lines <= llama::skinny_tokens)
-    return llama::skinny_matmul(step.stream,
-                                llama::plain_product{.in = {.weight = weight_.as<const bf16>(),
-                                                            .rows = vocab_size_,
-                                                            .columns = hidden_size,
-                                                            .x = x_.as<const bf16>(),
-                                                            .tokens = lines},
-                                                     .out = logits_.as<float>(),
-                                                     .ranked = ranks ? step.ranked_argmax : nullptr});
-  if (ranks)
-    return llama::multiply(step.stream, {.weight = weight_.as<const bf16>(),
-                                         .rows = vocab_size_,
-                                         .columns = hidden_size,
-                                         .x = x_.as<const bf16>(),
-                                         .tokens = lines,
-                                         .ranked = step.ranked_argmax});
+    return llama::skinny_matmul(
+        step.stream,
+        llama::plain_product{
+            .in = {.weight = weight, .rows = vocab_size_, .columns = hidden_size, .x = x, .tokens = lines},
+            .out = logits_.as<float>()});
   cublas_.use(step.stream);
-  cublas_.multiply(weight_.as<const bf16>(), x_.as<const bf16>(), logits_.as<float>(), vocab_size_,
-                   hidden_size, lines, false);
+  cublas_.multiply(weight, x, logits_.as<float>(), vocab_size_, hidden_size, lines, false);
 }
 
 }  // namespace stepgraph::bench

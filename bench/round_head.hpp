@@ -6,15 +6,17 @@
 
 namespace stepgraph::bench {
 
-/// An output head of random weights and states, the products of the example's model: up to 64 lines by its own kernel,
-/// beyond by cuBLAS, or by the kernel that keeps the largest logits alone. Every line has the same state, so that
-/// target and draft agree.
+/// What a head's product leaves.
+enum class head_output { nothing, largest, logits };
+
+/// An output head of random weights and states, by the kernels of the example's model: the one that keeps the largest
+/// logits alone, or without even that; or logits, up to 64 lines by the skinny product, beyond by cuBLAS. Every line
+/// has the same state, so that target and draft agree.
 class round_head {
  public:
   round_head(device where, int lines, int vocab_size);
 
-  /// Enqueues the product of a step; `ranks`: its largest go to the step's `ranked_argmax` as well.
-  void enqueue(const step_context& step, bool ranks) const;
+  void enqueue(const step_context& step, head_output output) const;
 
   /// What the last product left.
   head_logits given() const {

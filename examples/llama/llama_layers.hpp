@@ -60,7 +60,7 @@ class llama_layers {
   /// verify step all. Neither allocates nor synchronises.
   void forward(const step_context& step) const;
 
-  /// Whether `forward` leaves the largest logits in the step's `ranked_argmax`; of more than 64 lines then those alone.
+  /// Whether `forward` leaves the largest logits alone, in the step's `ranked_argmax`.
   bool ranks(const step_context& step) const;
 
  private:

@@ -50,8 +50,8 @@ class typed_pass final : public forward_pass {
   std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
 
   bool ranks(const step_context& step) const override {
-    const int lines = llama_model::head_lines(step.key);
-    return step.ranked_argmax && (lines <= skinny_tokens ? may_fuse_ : ranks_alone(lines));
+    return std::is_same_v<T, bf16> && step.ranked_argmax &&
+           serves(where_, config_.hidden_size, llama_model::head_lines(step.key));
   }
 
   void forward(const step_context& step) const override {
@@ -235,15 +235,20 @@ class typed_pass final : public forward_pass {
     matmul(step, w.down, s.activated, s.hidden, hidden, ffn, tokens, true);
   }
 
-  /// Whether a head of so many lines keeps the largest logits alone.
-  bool ranks_alone(int lines) const {
-    return std::is_same_v<T, bf16> && serves(where_, config_.hidden_size, lines);
-  }
-
   void head(const step_context& step, const scratch& s, bool fused) const {
     const int lines = llama_model::head_lines(step.key);
     const std::int32_t* const source = llama_model::all_tokens_to_head(step.key) ? nullptr : step.last_row;
-    if constexpr (std::is_same_v<T, bf16>)
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (ranks(step)) {
+        if (!fused) norm(step, s.hidden, weights_.output_norm, s.last, source, lines);
+        return multiply(step.stream, ranked_head{.weight = as_bf16(weights_.output),
+                                                 .rows = config_.vocab_size,
+                                                 .columns = config_.hidden_size,
+                                                 .x = fused ? s.normed : s.last,
+                                                 .tokens = lines,
+                                                 .source = fused ? source : nullptr,
+                                                 .ranked = step.ranked_argmax});
+      }
       if (may_fuse_ && lines <= skinny_tokens) {
         skinny_input in = normed_input(s, weights_.output, config_.vocab_size, lines);
         in.source = source;
@@ -253,18 +258,10 @@ class typed_pass final : public forward_pass {
           in.source = nullptr;
           in.squares = nullptr;
         }
-        return skinny_matmul(step.stream,
-                             plain_product{.in = in, .out = s.logits, .ranked = step.ranked_argmax});
+        return skinny_matmul(step.stream, plain_product{.in = in, .out = s.logits});
       }
+    }
     norm(step, s.hidden, weights_.output_norm, s.last, source, lines);
-    if constexpr (std::is_same_v<T, bf16>)
-      if (step.ranked_argmax && lines > skinny_tokens && ranks_alone(lines))
-        return multiply(step.stream, ranked_head{.weight = as_bf16(weights_.output),
-                                                 .rows = config_.vocab_size,
-                                                 .columns = config_.hidden_size,
-                                                 .x = s.last,
-                                                 .tokens = lines,
-                                                 .ranked = step.ranked_argmax});
     matmul(step, weights_.output, s.last, s.logits, config_.vocab_size, config_.hidden_size, lines, false);
   }
 

@@ -7,15 +7,18 @@
 
 namespace stepgraph::llama {
 
-/// An output head of which only the largest logit of each token is asked: tokens beyond those that the skinny products
-/// take, whose logits are too many to be written and read again. For Hopper alone.
+/// An output head of which only the largest logit of each token is asked, so that no logits are written and read again.
+/// The states need no norm: a positive factor changes no order. A token's number has the same bits whatever tokens
+/// ride along. For Hopper alone.
 struct ranked_head {
-  const bf16* weight = nullptr;     // [rows, columns], 16-byte aligned
-  int rows = 0;                     // vocabulary
-  int columns = 0;                  // multiple of 64
-  const bf16* x = nullptr;          // [tokens, columns]
-  int tokens = 0;                   // lines of x
-  std::uint64_t* ranked = nullptr;  // out [tokens]: raised to the largest `ranked_logit`
+  const bf16* weight = nullptr;  // [rows, columns], 16-byte aligned
+  int rows = 0;                  // vocabulary
+  int columns = 0;               // multiple of 64
+  const bf16* x = nullptr;       // [*, columns], 16-byte aligned
+  int tokens = 0;
+  const std::int32_t* source = nullptr;  // [tokens] line of x of each token, or null: the token itself
+  /// out [tokens]: raised to the largest `ranked_logit`. Null: the product alone, for benchmarks.
+  std::uint64_t* ranked = nullptr;
 };
 
 /// Whether the device and the shape are such as `multiply` takes: the tokens' columns lie in shared memory.

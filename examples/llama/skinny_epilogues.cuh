@@ -1,7 +1,6 @@
 #pragma once
 
 #include "examples/llama/skinny_matmul.hpp"
-#include "kernels/sample/ranked_logit.hpp"
 
 namespace stepgraph::llama::detail {
 
@@ -131,9 +130,7 @@ template <>
 struct skinny_epilogue<plain_product> {
   static constexpr int row_tiles = 2;
   static constexpr bool early = true;
-  struct token_state {
-    std::uint64_t best = 0;  // of the thread's own rows
-  };
+  struct token_state {};
   struct operand {};
 
   __device__ static int row(const plain_product&, int tile, int n) {
@@ -141,31 +138,16 @@ struct skinny_epilogue<plain_product> {
   }
   __device__ static token_state begin(const plain_product&, int) { return {}; }
   __device__ static operand fetch(const plain_product&, const token_state&, int, int, int) { return {}; }
-  __device__ static void finish(const plain_product& p, token_state& state, const operand&, bool there,
+  __device__ static void finish(const plain_product& p, const token_state&, const operand&, bool there,
                                 int token, int tile, int pair, const float2 (&sum)[row_tiles]) {
     if (!there) return;
 #pragma unroll
     for (int n = 0; n < row_tiles; ++n) {
       const int at = (tile * row_tiles + n) * tile_rows + 2 * pair;
-      if (p.out) {
-        float* const to = p.out + std::int64_t{token} * p.in.rows + at;
-        if (at < p.in.rows) to[0] = sum[n].x;
-        if (at + 1 < p.in.rows) to[1] = sum[n].y;
-      }
-      if (p.ranked) {
-        if (at < p.in.rows) state.best = max(state.best, ranked_logit(sum[n].x, at));
-        if (at + 1 < p.in.rows) state.best = max(state.best, ranked_logit(sum[n].y, at + 1));
-      }
+      float* const to = p.out + std::int64_t{token} * p.in.rows + at;
+      if (at < p.in.rows) to[0] = sum[n].x;
+      if (at + 1 < p.in.rows) to[1] = sum[n].y;
     }
-  }
-  __device__ static void end(const plain_product& p, const token_state& state, bool there, int token,
-                             int pair) {
-    if (!p.ranked) return;
-    std::uint64_t best = max(state.best, __shfl_xor_sync(~0u, state.best, 1));
-    best = max(best, __shfl_xor_sync(~0u, best, 2));
-    if (there && pair == 0 && best != 0)
-      atomicMax(reinterpret_cast<unsigned long long*>(p.ranked + token),
-                static_cast<unsigned long long>(best));
   }
 };
 

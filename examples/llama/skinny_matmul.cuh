@@ -189,7 +189,7 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
   const int group = warp - warps, token = first_token + group * 8 + lane / 4, pair = lane % 4;
   const bool there = token < in.tokens;
   const int safe = there ? token : 0;
-  auto state = epilogue::begin(p.product, safe);
+  const auto state = epilogue::begin(p.product, safe);
   typename epilogue::operand operand{};
   if (epilogue::early)
     operand = epilogue::fetch(p.product, state, safe, min(blockIdx.x * teams * Wide, tiles - 1), pair);
@@ -222,8 +222,6 @@ __global__ void __launch_bounds__((max_split + TokenTiles) * 32)
       epilogue::finish(p.product, state, operand, there, token, tile, pair, sum);
     }
   }
-  if constexpr (requires { epilogue::end(p.product, state, there, token, pair); })
-    epilogue::end(p.product, state, there, token, pair);
 }
 
 /// Short columns: as many warps as have one batch each. A matrix of many such tiles (an output head): a tile

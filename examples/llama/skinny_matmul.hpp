@@ -76,11 +76,10 @@ struct gated_product {
   bf16* out = nullptr;  // out [tokens, ffn]
 };
 
-/// The product as it is, the largest of each token's outputs, or both.
+/// The product as it is.
 struct plain_product {
   skinny_input in{};
-  float* out = nullptr;             // out [tokens, rows] or null
-  std::uint64_t* ranked = nullptr;  // out [tokens] or null: raised to the largest `ranked_logit`
+  float* out = nullptr;  // out [tokens, rows]
 };
 
 void skinny_matmul(stream_ref at, const qkv_product& product);

@@ -10,6 +10,9 @@
 /// output head's own blocks say with `atomicMax`.
 namespace stepgraph {
 
+/// A line of which nothing is allowed; 0 is one that nobody has ranked.
+constexpr std::uint64_t nothing_ranked = 1;
+
 STEPGRAPH_HD std::uint64_t ranked_logit(float logit, int id) {
   const std::uint32_t key = std::isnan(logit) ? ~0u : ordered_key(logit);
   return std::uint64_t{key} << 32 | ~static_cast<std::uint32_t>(id);
@@ -23,7 +26,7 @@ STEPGRAPH_HD int id_of_ranked(std::uint64_t ranked) {
 
 /// The token that a line's largest number says: its id, -1 for a NaN, -2 where nothing was allowed.
 STEPGRAPH_HD std::int32_t token_of_ranked(std::uint64_t ranked) {
-  return ranked == 0 ? -2 : ranks_nan(ranked) ? -1 : id_of_ranked(ranked);
+  return ranked <= nothing_ranked ? -2 : ranks_nan(ranked) ? -1 : id_of_ranked(ranked);
 }
 
 /// Lines of such numbers, as a step hands them to an output head: all 0.

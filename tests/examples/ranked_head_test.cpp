@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "examples/llama/ranked_head.hpp"
-#include "examples/llama/skinny_matmul.hpp"
 #include "graphs/error.hpp"
 #include "kernels/sample/ranked_logit.hpp"
 #include "tests/device_vector.hpp"
@@ -104,34 +103,4 @@ TEST_CASE(
   CHECK_FALSE(llama::serves(test_device(), 4096, 320));
   CHECK_THROWS_WITH_AS(llama::multiply(at.ref(), {.rows = 10, .columns = 96, .tokens = 70}),
                        doctest::Contains("96 columns"), invalid_argument);
-}
-
-TEST_CASE("plain product: the largest output of each token beside the outputs, or alone") {
-  if (test_device().is_host()) {
-    MESSAGE("the products run on a GPU alone: skipped");
-    return;
-  }
-  const stream at(test_device());
-  reference::random_integers random(test_seed() + 1);
-  for (const int tokens : {1, 5, 9, 17, 33, 64})
-    for (const int rows : {5, 1000, test_small() ? 130 : 20001}) {
-      CAPTURE(tokens);
-      CAPTURE(rows);
-      const int columns = 64;
-      const head_case in(random, rows, columns, tokens, rows % 2);
-      const device_vector<bf16> weight = as_bf16(at, in.weight), x = as_bf16(at, in.x);
-      const device_vector<float> out(at, std::size_t(tokens) * rows, 0.0f);
-      for (const bool alone : {false, true}) {
-        const device_vector<std::uint64_t> ranked(at, std::size_t(tokens) + 1, 0);
-        llama::skinny_matmul(at.ref(), llama::plain_product{.in = {.weight = weight.data(),
-                                                                   .rows = rows,
-                                                                   .columns = columns,
-                                                                   .x = x.data(),
-                                                                   .tokens = tokens},
-                                                            .out = alone ? nullptr : out.data(),
-                                                            .ranked = ranked.data()});
-        CHECK(tokens_of(ranked.get(), tokens) == in.want);
-        CHECK(ranked.get()[tokens] == 0);
-      }
-    }
 }

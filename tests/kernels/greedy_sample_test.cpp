@@ -93,6 +93,7 @@ TEST_CASE("ranked logits order by value, then by lower id; a NaN is above all, n
   CHECK(token_of_ranked(ranked_logit(-infinity, 12)) == 12);
   CHECK(token_of_ranked(ranked_logit(ascending.back(), 12)) == -1);
   CHECK(token_of_ranked(0) == -2);
+  CHECK(token_of_ranked(nothing_ranked) == -2);
 }
 
 TEST_CASE("tokens taken from ranked logits are those of greedy sampling over the logits") {
