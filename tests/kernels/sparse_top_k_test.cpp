@@ -107,10 +107,7 @@ void compare(std::uint64_t seed, const top_k_options& options) {
   slots.expect(want.slots);
   if (p.count) count.expect(want.count);
   if (p.last_plus_one) last.expect(want.last_plus_one);
-  std::vector<std::int32_t> status;
-  for (const row_status s : faults.statuses()) status.push_back(static_cast<std::int32_t>(s));
-  expect_faults(status, want.faults);
-  if (!want.faults.empty()) CHECK(faults.record().op == static_cast<std::int32_t>(op_id::top_k_to_slots));
+  expect_faults(op_id::top_k_to_slots, faults, want.faults);
 }
 
 /// Query tokens of `rows` rows, none among them.

@@ -44,6 +44,7 @@ struct index_k_gather {
   std::vector<std::int64_t> len;  // [B]; not read for dead rows
   input_table table;              // a line a row, entries are pages
   std::int64_t capacity = 0;      // packed rows the outputs hold
+  std::optional<index_map> page_map{};
 };
 
 struct get_output {
@@ -53,7 +54,7 @@ struct get_output {
 };
 
 /// Gather len[r] tokens a row out of `buffer` into packed rows. A token whose page is missing leaves its
-/// packed row open; one past the table, or past the buffer, is reported as well.
+/// packed row open; unless the page map has none for it, it is reported.
 get_output get_k(const index_k_gather& in, const std::vector<std::uint8_t>& buffer);
 get_output get_s(const index_k_gather& in, const std::vector<std::uint8_t>& buffer);
 get_output get_k_and_s(const index_k_gather& in, const std::vector<std::uint8_t>& buffer);

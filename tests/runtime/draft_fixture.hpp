@@ -153,4 +153,10 @@ inline host_drafter growing_trees(const std::vector<asked>& all, int vocab, std:
   };
 }
 
+/// Waits that a loop may need in `rounds` rounds: one for each round's results, and those only where a device runs
+/// beside the host. Launching a round waits for nothing.
+inline std::uint64_t waits_of(std::uint64_t rounds) {
+  return test_device().is_host() ? 0 : rounds;
+}
+
 }  // namespace stepgraph
