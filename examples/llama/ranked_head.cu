@@ -30,36 +30,23 @@ struct ranked_head_params {
 
 #if STEPGRAPH_HAS_WGMMA
 
-/// The largest of a thread's sums for one token, tile after tile in ascending order of ids.
-struct largest_sum {
-  float value = -INFINITY;
-  int id;  // where all are that small it is the first, or -1 if there is none
-  std::uint64_t nan = 0;
+/// The larger of two, a NaN if either is one.
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+  float out;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
 
-  __device__ void take(const float (&sums)[tile_rows / 8][4], int line, int first) {
-    bool some_nan = false;
+/// The largest of a thread's sums for one of its two tokens.
+__device__ __forceinline__ float largest_of(const float (&sums)[tile_rows / 8][4], int line) {
+  float most[4];
 #pragma unroll
-    for (int j = 0; j < tile_rows / 8; ++j)
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const float sum = sums[j][2 * line + k];
-        const bool more = sum > value;
-        some_nan |= sum != sum;
-        value = more ? sum : value;
-        id = more ? first + 8 * j + k : id;
-      }
-    if (!some_nan) return;
-#pragma unroll
-    for (int j = 0; j < tile_rows / 8; ++j)
-#pragma unroll
-      for (int k = 0; k < 2; ++k)
-        if (const float sum = sums[j][2 * line + k]; sum != sum)
-          nan = max(nan, ranked_logit(sum, first + 8 * j + k));
+  for (int j = 0; j < tile_rows / 8; ++j) {
+    const float pair = larger_or_nan(sums[j][2 * line], sums[j][2 * line + 1]);
+    most[j % 4] = j < 4 ? pair : larger_or_nan(most[j % 4], pair);
   }
-  __device__ std::uint64_t ranked() const {
-    return nan != 0 ? nan : id >= 0 ? ranked_logit(value, id) : 0;
-  }
-};
+  return larger_or_nan(larger_or_nan(most[0], most[1]), larger_or_nan(most[2], most[3]));
+}
 
 struct ring_stage {
   int number = 0;
@@ -81,7 +68,7 @@ __device__ __forceinline__ std::uint32_t place(int line, int piece) {
 
 // grid: a block a multiprocessor, blocks of the groups of tokens in turn
 // a block keeps its tokens in shared memory and walks over tiles of 128 rows of the weights, which four warps load; one
-// or two warpgroups multiply, each for 64 tokens, and keep the largest sum they have met
+// or two warpgroups multiply, each for 64 tokens, and raise what is known to be the largest
 __global__ void __launch_bounds__(threads, 1)
     ranked_head_kernel(const __grid_constant__ ranked_head_params p) {
 #if STEPGRAPH_HAS_WGMMA
@@ -156,12 +143,15 @@ __global__ void __launch_bounds__(threads, 1)
   if (half >= p.halves) return;
   const int token = first_token + half * half_tokens + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
   const shared_matrix tokens(x + half * half_tokens * 128, 16);
-  const int own_row = lane % 4 * 2, first_id = first_tile * tile_rows + own_row;
-  largest_sum best[2] = {{.id = first_id < head.rows ? first_id : -1},
-                         {.id = first_id < head.rows ? first_id : -1}};
+  const int own_row = lane % 4 * 2;
   ring_stage stage;
   wait_for_predecessor();  // the numbers to raise are the predecessors'
   for (int tile = first_tile; tile < tiles; tile += step) {
+    // what all blocks have found so far: a tile seldom has more
+    std::uint64_t known[2] = {~std::uint64_t{0}, ~std::uint64_t{0}};
+#pragma unroll
+    for (int line = 0; line < 2; ++line)
+      if (head.ranked && token + 8 * line < head.tokens) known[line] = __ldcg(head.ranked + token + 8 * line);
     float sums[tile_rows / 8][4] = {};
     int before = -1;
     for (int c = 0; c < chunks; ++c) {
@@ -192,17 +182,21 @@ __global__ void __launch_bounds__(threads, 1)
         for (int k = 0; k < 4; ++k)
           if (first + 8 * j + k % 2 >= head.rows) sums[j][k] = -INFINITY;
 #pragma unroll
-    for (int line = 0; line < 2; ++line) best[line].take(sums, line, first);
-  }
-  if (!head.ranked) return;
+    for (int line = 0; line < 2; ++line) {
+      if (!__any_sync(~0u, ranked_logit(largest_of(sums, line), first) > known[line])) continue;
+      std::uint64_t best = 0;
 #pragma unroll
-  for (int line = 0; line < 2; ++line) {
-    std::uint64_t most = best[line].ranked();
-    most = max(most, __shfl_xor_sync(~0u, most, 1));
-    most = max(most, __shfl_xor_sync(~0u, most, 2));
-    if (lane % 4 == 0 && token + 8 * line < head.tokens && most != 0)
-      atomicMax(reinterpret_cast<unsigned long long*>(head.ranked + token + 8 * line),
-                static_cast<unsigned long long>(most));
+      for (int j = 0; j < tile_rows / 8; ++j)
+#pragma unroll
+        for (int k = 0; k < 2; ++k)
+          if (const int id = first + 8 * j + k; id < head.rows)
+            best = max(best, ranked_logit(sums[j][2 * line + k], id));
+      best = max(best, __shfl_xor_sync(~0u, best, 1));
+      best = max(best, __shfl_xor_sync(~0u, best, 2));
+      if (lane % 4 == 0 && best > known[line])
+        atomicMax(reinterpret_cast<unsigned long long*>(head.ranked + token + 8 * line),
+                  static_cast<unsigned long long>(best));
+    }
   }
 #endif
 }

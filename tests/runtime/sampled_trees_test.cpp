@@ -105,7 +105,7 @@ TEST_CASE(
                    {.temperature = i % 4 == 3 ? 0.0f : 0.7f + 0.1f * float(random.below(8)),
                     .top_k = random.one_in(2) ? 8 : 0,
                     .top_p = random.one_in(2) ? 0.9f : 1.0f,
-                    .seed = random.below(1000),
+                    .seed = static_cast<std::uint64_t>(random.below(1000)),
                     .request = std::uint64_t(i) + 1}});
   const auto known = trees_of(target, tree_kind::good);
   for (const auto& [name, source] :
