@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <memory>
 
@@ -51,7 +52,8 @@ void compare(reference::batch in, std::vector<std::int64_t> ratios, bool by_row,
   std::vector<std::int32_t> line = narrow(d.row_of);
   for (std::int64_t t = 0; cut > 1 && t < d.T; t += 3)
     line[t] = static_cast<std::int32_t>(t % 2 == 0 ? lines + t : -1 - t);
-  const std::int64_t columns = std::max<std::int64_t>(1, in.page_columns - (cut > 0 ? cut - 1 : 0));
+  const std::int64_t longest = d.len.empty() ? 0 : *std::ranges::max_element(d.len);
+  const std::int64_t columns = cut > 1 ? std::max<std::int64_t>(1, in.pages(longest) - 1) : in.page_columns;
   const auto locs = std::max<std::int64_t>(0, std::ssize(first.out_loc) - cut);
   const device_vector<std::int32_t> live(at, {static_cast<std::int32_t>(d.T)}), c(at, narrow(d.c)),
       loc(at, narrow(first.out_loc)), pages(at, table), row_of(at, line);
@@ -74,7 +76,7 @@ void compare(reference::batch in, std::vector<std::int64_t> ratios, bool by_row,
   for (std::size_t i = 0; i < ratios.size(); ++i) {
     auto input = reference::compressed_from(in, ratios[i]);
     input.out_loc.resize(locs);
-    input.page_indices = {-1, tail};
+    input.page_indices = {static_cast<std::int64_t>(i % 2) - 1, tail};
     input.page_columns = columns;
     input.page_lines = lines;
     if (by_row) input.line.assign(line.begin(), line.end());
@@ -112,7 +114,8 @@ void compare(reference::batch in, std::vector<std::int64_t> ratios, bool by_row,
 
 TEST_CASE("compressed metadata of several ratios in one launch equals the definitions") {
   for (int i = 0; i < test_rounds(40); ++i)
-    compare(reference::random_batch(test_seed() + i, {.page_size = i % 2 ? 256 : 128, .poison = true}),
+    compare(reference::random_batch(test_seed() + i,
+                                    {.page_size = i % 2 ? 256 : 128, .page_map = i % 3 == 0, .poison = true}),
             {1, 2, 4, 128}, i % 2 == 0, some_tail(i), i % 5 < 3 ? i % 5 : 0);
 }
 

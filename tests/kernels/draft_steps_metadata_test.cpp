@@ -33,6 +33,7 @@ struct variant {
   std::int64_t steps = 1;
   std::int64_t skip = -1;
   window kind = window::none;
+  reference::tail_rule tail{};
 };
 
 /// The op on one batch, which may be captured; its maps may change between replays.
@@ -53,6 +54,8 @@ class draft_steps_run {
     options_ = {.steps = v.steps, .decode = {}, .out_cache_loc_skip = v.skip};
     options_.decode.page_table.skip = v.skip;
     options_.decode.swa_page_table.skip = -1 - v.skip;
+    options_.decode.page_table.tail = options_.decode.swa_page_table.tail = v.tail;
+    options_.decode.swa_page_table.tail.value += 1;
     set_window_map(in.seed);
   }
   void enqueue(stream_ref at) const {
@@ -64,6 +67,7 @@ class draft_steps_run {
                                              .page_table = table_.data(),
                                              .page_table_stride = table_.sink.stride,
                                              .page_columns = in_.page_columns,
+                                             .tail = device_tail(v_.tail),
                                              .faults = batch_.faults},
                                   .steps = static_cast<std::int32_t>(v_.steps),
                                   .query = device_query(in_, batch_),
@@ -77,7 +81,8 @@ class draft_steps_run {
                          .page_map = v_.kind == window::by_pages ? window_.view : index_map{},
                          .page_table = swa_.data(),
                          .page_table_stride = swa_.sink.stride,
-                         .skip = static_cast<std::int32_t>(-1 - v_.skip)};
+                         .skip = static_cast<std::int32_t>(-1 - v_.skip),
+                         .tail_value = static_cast<std::int32_t>(v_.tail.value + 1)};
     draft_steps_metadata(at, p);
   }
   void set_maps(std::uint64_t seed) {
@@ -140,7 +145,7 @@ TEST_CASE("one launch makes the metadata of all draft steps, dead rows of 0 leng
     compare(reference::random_batch(
                 test_seed() + i,
                 {.max_tokens = 1, .draft_steps = steps, .page_granular = i % 2 == 0, .poison = true}),
-            {steps, -(i % 2), window(i % 3)});
+            {steps, -(i % 2), window(i % 3), some_tail(i / 3)});
   }
 }
 

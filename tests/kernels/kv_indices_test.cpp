@@ -121,7 +121,7 @@ void compare_spec(std::uint64_t seed, std::int64_t tokens, reference::tail_rule 
   reference::spec_page_table_input in;
   in.T = random.between(0, tokens);
   in.width = random.between(1, width_a + width_b);
-  in.rule = {-1, tail};
+  in.rule = {-static_cast<std::int64_t>(seed % 2), tail};
   std::vector<std::int32_t> a(rows * stride_a), b(tokens * stride_b);
   for (auto* table : {&a, &b})
     for (auto& entry : *table)

@@ -173,6 +173,20 @@ TEST_CASE("sparse: top-k to slots of lines that a block can hold, and of longer 
     }
 }
 
+TEST_CASE("sparse: top-k to slots of tables around a tile's width and far past it") {
+  int i = 0;
+  for (const std::int64_t width : captured_widths())
+    for (const line_rule rule : {line_rule::of_row, line_rule::own}) {
+      const bool alone = i % 4 < 2;
+      compare(test_seed() + 700 + i++, {.topk = 512 + i % 3,
+                                        .counts = {1, 0, 2},
+                                        .rule = rule,
+                                        .width = width,
+                                        .bad_index = true,
+                                        .slots_alone = alone});
+    }
+}
+
 TEST_CASE("sparse: top-k to slots makes an index past its table -1 and reports the token") {
   for (int i = 0; i < test_rounds(24); ++i)
     compare(test_seed() + 300 + i, {.topk = i % 2 ? 64 : 600,

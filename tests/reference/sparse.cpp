@@ -146,8 +146,10 @@ combine_output combine_top_k_and_window(const combine_input& in) {
   constexpr const char* op = "combine top-k and window";
   // tokens of each row, from differences of query_start_loc
   combine_output out;
-  std::vector<std::int64_t> row_of, c;
+  std::vector<std::int64_t> row_of, c, len;
   for (std::int64_t r = 0; r < in.n; ++r) {
+    len.push_back(std::clamp<std::int64_t>(in.len[r], 0, in.cap));
+    if (len[r] != in.len[r]) add_fault(out.faults, {fault_kind::length, r, in.len[r]});
     const std::int64_t E = in.query_start_loc[r + 1] - in.query_start_loc[r];
     for (std::int64_t j = 0; j < E; ++j) {
       if (static_cast<std::int64_t>(row_of.size()) == in.C) {
@@ -155,21 +157,20 @@ combine_output combine_top_k_and_window(const combine_input& in) {
         break;
       }
       row_of.push_back(r);
-      c.push_back(std::max<std::int64_t>(0, in.len[r] - E + j + 1));
+      c.push_back(std::max<std::int64_t>(0, len[r] - E + j + 1));
     }
   }
   const std::int64_t T = static_cast<std::int64_t>(row_of.size());
 
   std::vector<std::int64_t> length(static_cast<std::size_t>(in.C), 0);
-  out.indices = {op, "indices", in.padded_width(), {}};
-  out.indices.line.resize(static_cast<std::size_t>(in.C));
+  std::vector<std::vector<std::int64_t>> padded;
   for (std::int64_t t = 0; t < T; ++t) {
     const std::int64_t r = row_of[t];
     const std::int64_t pos = c[t] - 1;
     const std::int64_t a = std::min((pos + 1) / in.ratio, in.topk);
     const std::int64_t b = std::min(pos + 1, in.window);
-    const std::int64_t gather_start = in.len[r] - in.gather_len[r];
-    std::vector<std::int64_t>& line = out.indices.line[t];
+    const std::int64_t gather_start = len[r] - in.gather_len[r];
+    std::vector<std::int64_t> line;
     for (std::int64_t i = 0; i < a; ++i) {
       const std::int64_t index = in.index(t, i);
       line.push_back(index < 0 ? -1 : in.compressed_base[r] + index);
@@ -180,8 +181,13 @@ combine_output combine_top_k_and_window(const combine_input& in) {
       line.push_back(gathered < 0 ? -1 : in.swa_base[r] + gathered);
     }
     line.resize(static_cast<std::size_t>(in.padded_width()), -1);
+    padded.push_back(std::move(line));
     length[t] = a + b;
   }
+  out.indices = make_table(
+      op, "indices", in.C, T, in.columns > 0 ? in.columns : in.padded_width(), in.tail,
+      [&](std::int64_t) { return in.padded_width(); },
+      [&](std::int64_t t, std::int64_t i) { return padded[t][i]; });
   out.length = fixed_vector(op, "length", length);
   return out;
 }

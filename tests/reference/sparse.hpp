@@ -82,6 +82,7 @@ struct combine_input {
   std::int64_t B = 0, C = 0, n = 0;
   std::vector<std::int64_t> query_start_loc;  // [B + 1]; only differences to its first entry count
   std::vector<std::int64_t> len;              // [B]
+  std::int64_t cap = 0;                       // of a length
   std::vector<std::int64_t> gather_len;       // [B]
   std::vector<std::int64_t> compressed_base;  // [B]
   std::vector<std::int64_t> swa_base;         // [B]
@@ -89,14 +90,16 @@ struct combine_input {
   std::int64_t window = 0;
   std::int64_t topk = 0;  // 0: window only
   std::function<std::int64_t(std::int64_t t, std::int64_t i)>
-      index;  // at least topk wide; not read if topk is 0
+      index;                 // at least topk wide; not read if topk is 0
+  std::int64_t columns = 0;  // of the output, at least the padded width; 0: as many
+  tail_rule tail;
 
   /// topk + window, rounded up to 128.
   std::int64_t padded_width() const { return (topk + window + 127) / 128 * 128; }
 };
 
 struct combine_output {
-  table_output indices;  // [C, padded_width]
+  table_output indices;  // [C, columns]
   vector_output length;  // [C]
   std::vector<fault> faults;
 };

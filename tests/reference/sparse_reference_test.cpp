@@ -98,6 +98,7 @@ TEST_CASE("reference: combine top-k and window by hand") {
   in.n = 2;
   in.query_start_loc = {10, 12, 14, 14};  // a chunk that begins at token 10
   in.len = {7, 1, 1 << 30};
+  in.cap = 1000;
   in.gather_len = {4, 1, 1 << 30};  // from positions 3 and 0 on
   in.compressed_base = {100, 400, 0};
   in.swa_base = {200, 300, 0};
@@ -130,6 +131,26 @@ TEST_CASE("reference: combine top-k and window by hand") {
   CHECK(head(1) == integers{104, 105, 200, 201, 202, -1});
   CHECK(out.faults == std::vector<fault>{{fault_kind::window, 0, 3}});
   in.gather_len[0] = 4;
+
+  // an output of 130 columns, dead lines included
+  in.columns = 130;
+  in.tail = {tail_mode::whole, 1, 9};
+  out = combine_top_k_and_window(in);
+  CHECK(out.indices.line[0][4] == 202);
+  CHECK(out.indices.line[0][127] == -1);
+  CHECK(integers(out.indices.line[0].begin() + 128, out.indices.line[0].end()) == integers{9, 9});
+  CHECK(out.indices.line[4] == integers(130, 9));
+  in.tail = {tail_mode::multiple, 129, 9};
+  out = combine_top_k_and_window(in);
+  CHECK(out.indices.line[1].size() == 129);
+  CHECK(out.indices.line[1].back() == 9);
+  CHECK(out.indices.line[4].empty());
+  in.columns = 0;
+  in.tail = {};
+  // a length over its bound
+  in.cap = 6;
+  CHECK(combine_top_k_and_window(in).faults == std::vector<fault>{{fault_kind::length, 0, 7}});
+  in.cap = 1000;
 
   in.topk = 0;
   in.index = nullptr;
