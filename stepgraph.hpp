@@ -19,6 +19,7 @@
 #include "kernels/programmatic_launch.hpp"              // IWYU pragma: export
 #include "kernels/sample/greedy_sample.hpp"             // IWYU pragma: export
 #include "kernels/sample/sample_tokens.hpp"             // IWYU pragma: export
+#include "kernels/sample/take_argmax.hpp"               // IWYU pragma: export
 #include "kernels/sample/target_distribution.hpp"       // IWYU pragma: export
 #include "kernels/sparse/combine_top_k_and_window.hpp"  // IWYU pragma: export
 #include "kernels/sparse/index_k_cache.hpp"             // IWYU pragma: export

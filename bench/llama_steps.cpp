@@ -14,7 +14,7 @@
 #include "bench/report.hpp"
 #include "examples/llama/llama_model.hpp"
 #include "examples/llama/skinny_matmul.hpp"
-#include "kernels/sample/greedy_sample.hpp"
+#include "runtime/choose_tokens.hpp"
 #include "runtime/step_executor.hpp"
 #include "tests/device_vector.hpp"
 
@@ -44,14 +44,10 @@ struct subject {
             .body =
                 [this](const step_context& step) {
                   layers.forward(step);
-                  greedy_sample(step.stream, {.logits = llama::llama_model::logits(step),
-                                              .logits_stride = config.vocab_size,
-                                              .rows = step.key.rows,
-                                              .vocab_size = config.vocab_size,
-                                              .live_rows = step.live_rows,
-                                              .query_counts = step.query_counts,
-                                              .next_token = step.next_token,
-                                              .faults = step.faults});
+                  choose_tokens(step, {.data = llama::llama_model::logits(step),
+                                       .stride = config.vocab_size,
+                                       .vocab_size = config.vocab_size,
+                                       .ranked = layers.ranks(step)});
                 },
             .scratch_bytes =
                 [this, kind](int rows, int tokens) {

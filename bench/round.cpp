@@ -1,11 +1,13 @@
 // What a speculative round costs beside model and attention: every node of its bookkeeping by the device's own
-// clock, with bodies that only choose tokens, all drafts being accepted.
+// clock, with bodies that only choose tokens, all drafts being accepted. What an argmax costs is also the difference of
+// rounds whose bodies are an output head's product with and without it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <optional>
 
 #include "bench/graph_chain.hpp"
 #include "bench/report.hpp"
+#include "bench/round_head.hpp"
 #include "graphs/memory_resource.hpp"
 #include "kernels/sample/target_distribution.hpp"
 #include "runtime/choose_tokens.hpp"
@@ -21,7 +23,7 @@ struct options {
   int vocab_size = 49152;
   int draft_length = 4;
   int rounds = 300;
-  std::vector<int> batches{1, 4, 16, 64};
+  std::vector<int> batches{1, 8, 32, 64};
 };
 
 /// Every line holds the same logits, so that target and draft agree.
@@ -45,18 +47,70 @@ class fixed_logits {
   buffer block_;
 };
 
-enum class bodies { empty, greedy_whole, greedy, sampled };
+enum class bodies {
+  empty,         // no body
+  product,       // an output head's product, of which nothing is kept
+  ranked,        // the same product, which finds the largest logits, of which the tokens are taken
+  logits,        // an output head's logits, nobody chooses
+  argmax,        // the same, and an argmax over them
+  greedy_whole,  // an argmax over given logits
+  greedy,        // the last, node by node; so are those below
+  ranked_nodes,
+  product_nodes,
+  sampled
+};
+
+const char* name_of(bodies body) {
+  switch (body) {
+    case bodies::empty:
+      return "all bookkeeping";
+    case bodies::product:
+    case bodies::product_nodes:
+      return "with the head's product";
+    case bodies::ranked:
+    case bodies::ranked_nodes:
+      return "with the head's product, ranked";
+    case bodies::logits:
+      return "with the head's logits";
+    case bodies::argmax:
+      return "with the head's logits and argmax";
+    case bodies::greedy_whole:
+      return "all bookkeeping and argmax";
+    case bodies::greedy:
+      return "greedy";
+    case bodies::sampled:
+      return "sampled";
+  }
+  return "";
+}
+
+/// What a round took.
+struct round_time {
+  double sum = 0;    // of its graphs or nodes
+  double clock = 0;  // one reading of the clock, where nodes were timed: taken off them
+};
 
 /// Rounds with bodies that choose tokens are timed node by node; those whose bodies are empty, or greedy ones once
 /// more, as a whole, so that nodes may overlap as they do in use. Where bodies are empty the tokens are those that
 /// the eager warm-up left, all 0.
-void measure(const options& how, int batch, bodies body, bench::report& report) {
-  const bool sampled = body == bodies::sampled, empty = body == bodies::empty,
-             whole = empty || body == bodies::greedy_whole;
+round_time measure(const options& how, int batch, bodies body, bench::report& report) {
+  const bool sampled = body == bodies::sampled, whole = body < bodies::greedy,
+             ranks = body == bodies::ranked || body == bodies::ranked_nodes,
+             bare = body == bodies::product || body == bodies::product_nodes,
+             writes = body == bodies::logits || body == bodies::argmax, multiplies = ranks || bare || writes,
+             empty = body == bodies::empty || bare || body == bodies::logits;
+  const auto output = ranks  ? bench::head_output::largest
+                      : bare ? bench::head_output::nothing
+                             : bench::head_output::logits;
   const device where = device::cuda();
   const stream at(where);
   const int width = how.draft_length + 1;
-  const fixed_logits logits(at, batch * width, how.vocab_size);
+  std::optional<fixed_logits> logits;
+  std::optional<bench::round_head> head;
+  if (multiplies)
+    head.emplace(where, batch * width, how.vocab_size);
+  else if (!empty)
+    logits.emplace(at, batch * width, how.vocab_size);
   std::vector<step_definition> steps;
   std::optional<step_context> seen;
   std::int32_t* first_drafts = nullptr;
@@ -67,7 +121,12 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
                      .body =
                          [&, kind](const step_context& step) {
                            if (kind == step_kind::target_verify) seen = step;
-                           if (!empty) return choose_tokens(step, logits.head());
+                           if (head) head->enqueue(step, output);
+                           if (!empty) {
+                             head_logits from = head ? head->given() : logits->head();
+                             from.ranked = ranks;
+                             return choose_tokens(step, from);
+                           }
                            if (kind == step_kind::draft_extend) first_drafts = step.next_token;
                            if (step.stream.is_capturing()) return;
                            const auto zero = [&](std::int32_t* tokens, int count) {
@@ -128,9 +187,9 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
   const step_times& times = executor.statistics().times;
   if (whole) {
     double all = 0;
-    const std::string what = empty ? "all bookkeeping" : "all bookkeeping and argmax";
-    std::printf("\nbatch %d, K %d, greedy, bodies %s: %.2f tokens a row and round\n", batch, how.draft_length,
-                empty ? "empty" : "of an argmax", double(emitted) / (double(how.rounds) * batch));
+    const std::string what = name_of(body);
+    std::printf("\nbatch %d, K %d, greedy, %s: %.2f tokens a row and round\n", batch, how.draft_length,
+                what.c_str(), double(emitted) / (double(how.rounds) * batch));
     for (const step_kind kind :
          {step_kind::draft_decode, step_kind::target_verify, step_kind::draft_extend}) {
       const time_statistics& time = times.by_kind[static_cast<int>(kind)];
@@ -145,33 +204,35 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
                   .count = static_cast<int>(time.count)});
     }
     std::printf("  the round's: %.2f us, three readings of the clock included\n", all);
-    return;
+    return {.sum = all};
   }
   double clock = 1e9, round = 0;
   for (const auto& nodes : times.nodes)
     if (!nodes.empty() && nodes.front().time.count > 1) clock = std::min(clock, nodes.front().time.mean());
   std::printf(
       "\nbatch %d, K %d, %s: %.2f tokens a row and round; reading the clock takes %.2f us, taken off below\n",
-      batch, how.draft_length, sampled ? "sampled" : "greedy", double(emitted) / (double(how.rounds) * batch),
-      clock);
+      batch, how.draft_length, name_of(body), double(emitted) / (double(how.rounds) * batch), clock);
   for (const step_kind kind : {step_kind::draft_decode, step_kind::target_verify, step_kind::draft_extend}) {
     const auto& nodes = times.nodes[static_cast<int>(kind)];
     for (std::size_t i = 1; i < nodes.size(); ++i) {
       const time_statistics& time = nodes[i].time;
       const bool chooses = std::string(nodes[i].name) == "body";
-      const char* name = chooses ? "choose_tokens" : nodes[i].name;
+      const char* name = chooses ? (multiplies ? "body" : "choose_tokens") : nodes[i].name;
       // logits read once; a sampled draft also writes its probabilities
       const std::int64_t lines = kind == step_kind::target_verify ? batch * width : batch;
       const std::int64_t bytes =
-          chooses ? 4 * lines * how.vocab_size * (sampled && kind != step_kind::target_verify ? 2 : 1) : 0;
+          chooses && !multiplies
+              ? 4 * lines * how.vocab_size * (sampled && kind != step_kind::target_verify ? 2 : 1)
+              : 0;
       std::printf("  %-14s %-22s mean %6.2f us, least %6.2f, most %6.2f", to_string(kind), name,
                   time.mean() - clock, time.smallest - clock, time.largest - clock);
-      if (chooses)
+      if (bytes > 0)
         std::printf(", %.2f MB, %.2f TB/s", 1e-6 * double(bytes),
                     1e-6 * double(bytes) / (time.mean() - clock));
       std::printf("\n");
       round += time.mean() - clock;
-      report.add(std::string("round/") + to_string(kind) + "/" + name,
+      report.add(std::string("round/") + to_string(kind) + "/" + name +
+                     (multiplies ? std::string(" ") + name_of(body) : ""),
                  {{"batch", batch}, {"draft_length", how.draft_length}, {"sampled", sampled}, {"node", i}},
                  {.median = time.mean() - clock,
                   .minimum = time.smallest - clock,
@@ -181,10 +242,10 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
     }
   }
   std::printf("  all nodes: %.2f us\n", round);
-  if (!sampled) return;
+  if (!sampled) return {round, clock};
   // the accept's passes over the logits, each by itself, on what the last round left
   const auto distribution = bench::time_chain(at, [&](stream_ref s) {
-    target_distribution(s, {.logits = logits.head().data,
+    target_distribution(s, {.logits = logits->head().data,
                             .logits_stride = how.vocab_size,
                             .tokens = seen->key.tokens,
                             .vocab_size = how.vocab_size,
@@ -198,6 +259,7 @@ void measure(const options& how, int batch, bodies body, bench::report& report) 
               1e-6 * double(bytes));
   report.add("round/target_distribution", {{"batch", batch}, {"draft_length", how.draft_length}},
              distribution, bytes);
+  return {round, clock};
 }
 
 }  // namespace
@@ -214,8 +276,24 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     bench::report report(device::cuda(), how.commit);
-    for (const bodies body : {bodies::empty, bodies::greedy_whole, bodies::greedy, bodies::sampled})
-      for (const int batch : how.batches) measure(how, batch, body, report);
+    for (const int batch : how.batches) {
+      const double clock = measure(how, batch, bodies::greedy, report).clock;
+      const double empty = measure(how, batch, bodies::empty, report).sum;
+      const auto add = [&](const char* name, bodies with, bodies without) {
+        const double sum = empty + measure(how, batch, with, report).sum -
+                           measure(how, batch, without, report).sum - 3 * clock;
+        std::printf("\nbatch %d: bookkeeping, argmax %s, without the readings of the clock: %.2f us\n", batch,
+                    name, sum);
+        report.add(std::string("round/bookkeeping, argmax ") + name,
+                   {{"batch", batch}, {"draft_length", how.draft_length}},
+                   {.median = sum, .minimum = sum, .maximum = sum, .count = how.rounds});
+      };
+      add("in the head's product", bodies::ranked, bodies::product);
+      add("over the head's logits", bodies::argmax, bodies::logits);
+      for (const bodies body :
+           {bodies::greedy_whole, bodies::ranked_nodes, bodies::product_nodes, bodies::sampled})
+        measure(how, batch, body, report);
+    }
     report.write(how.out);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "bench_round: %s\n", failure.what());

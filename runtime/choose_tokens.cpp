@@ -3,6 +3,7 @@
 #include "graphs/error.hpp"
 #include "kernels/sample/greedy_sample.hpp"
 #include "kernels/sample/sample_tokens.hpp"
+#include "kernels/sample/take_argmax.hpp"
 #include "kernels/sample/target_distribution.hpp"
 
 namespace stepgraph {
@@ -44,6 +45,18 @@ void choose_tokens(const step_context& step, const head_logits& logits) {
   if (verify && step.sampled) return accept_sampled(step, logits);
   const token_output out{
       .target_ids = logits.target_ids, .line = step.out_line, .feed_token = step.feed_token};
+  if (logits.ranked) {
+    STEPGRAPH_EXPECTS(step.ranked_argmax && !logits.allowed.words,
+                      "choose_tokens: a head ranks what a greedy step asks for, and no masked logits");
+    if (verify) return;  // the accept takes them
+    return take_argmax(step.stream, {.ranked = step.ranked_argmax,
+                                     .rows = step.key.rows,
+                                     .live_rows = step.live_rows,
+                                     .query_counts = step.query_counts,
+                                     .next_token = step.next_token,
+                                     .out = out,
+                                     .faults = step.faults});
+  }
   if (!step.sampled) {
     // of a verify step an argmax a token; a NaN counts only on the path that the accept walks, so it is the
     // accept that reports

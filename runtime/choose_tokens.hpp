@@ -11,11 +11,14 @@ struct head_logits {
   std::int32_t vocab_size = 0;
   const std::int32_t* target_ids = nullptr;  // of a draft with a reduced vocabulary: [vocab_size]; or null
   allowed_view allowed{};                    // a line a line of logits, or null
+  /// The head of this greedy step has left the largest logits in the step's `ranked_argmax`: the logits themselves
+  /// are not read, and there may be none.
+  bool ranked = false;
 };
 
 /// Enqueues what comes after the logits in the body of any step: argmax or a draw, by each row's settings; of
 /// a sampled verify step the target's distributions and the accept. Writes what `step` asks of its body. One
-/// launch, two in a sampled verify step. Throws `invalid_argument` naming the field that cannot be.
+/// launch, two in a sampled verify step, none in a greedy verify step whose head has ranked. Throws `invalid_argument` naming the field that cannot be.
 void choose_tokens(const step_context& step, const head_logits& logits);
 
 }  // namespace stepgraph

@@ -49,6 +49,7 @@ void step_executor::state::enqueue_draft_extend(const step_key& key, const step_
                                .out_line = buffers.out_line,
                                .cache_seqlens = own.cache_seqlens,
                                .cu_seqlens_k = own.cu_seqlens_k,
+                               .ranked = {.data = buffers.ranked, .count = key.rows},
                                .inputs = {.lengths = length,
                                           .query_counts = own.query_counts,
                                           .max_query_count = key.tokens,
@@ -125,6 +126,7 @@ void step_executor::state::enqueue_draft_decode(const step_key& key, const step_
     made.out_cache_loc = own.out_cache_loc + line;
     made.token_ids = number == 1 ? own.token_ids : buffers.feed + line - rows;
     made.next_token = buffers.chain + line;
+    if (made.ranked_argmax) made.ranked_argmax = buffers.ranked + line;
     made.feed_token = buffers.feed + line;
     made.hidden_in = number == 1 ? buffers.first_hidden : buffers.chain_hidden[(number - 1) % 2];
     made.hidden_row = number == 1 ? buffers.hidden_row : own.row_of;

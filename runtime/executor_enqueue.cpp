@@ -34,6 +34,7 @@ step_context step_executor::state::context(const step_key& key, const step_defin
           .ancestors = step.tree ? buffers.ancestors : nullptr,
           .next_token = buffers.next_token,
           .argmax = buffers.argmax,
+          .ranked_argmax = step.sampled ? nullptr : buffers.ranked,
           .accepted = buffers.accepted,
           .out_line = nullptr,
           .feed_token = nullptr,
@@ -79,6 +80,10 @@ step_rows_params step_executor::state::staged_rows(const step_key& key, std::int
           .query_counts = query_counts,
           .seq_lens = buffers.target.seq_lens,
           .row_status = buffers.row_status,
+          .ranked = {.data = buffers.ranked,
+                     .count = key.kind == step_kind::draft_decode ? key.rows * key.steps
+                              : accepts                           ? key.tokens
+                                                                  : key.rows},
           .faults = sink()};
 }
 

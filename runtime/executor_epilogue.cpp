@@ -22,6 +22,7 @@ void step_executor::state::enqueue_epilogue(const step_key& key, const step_defi
                          .accepts = accepts,
                          .accept = {.verify = verify,
                                     .argmax = step.sampled ? nullptr : buffers.argmax,
+                                    .ranked = step.sampled ? nullptr : buffers.ranked,
                                     .result = buffers.accepted,
                                     .faults = sink()},
                          .finish = {.verify = verify,

@@ -67,6 +67,7 @@ std::size_t plan_step(bound_plan& plan, const buffer_sizes& sizes, step_buffers&
   plan.add(buffers.next_token, "next_token", rows);
   plan.add(buffers.target, target_names, rows + 1, tokens);
   plan.add(buffers.argmax, "argmax", tokens);
+  plan.add(buffers.ranked, "ranked_argmax", std::max({rows, tokens, draft ? rows * drafts : 0}));
   accept_result& accepted = buffers.accepted;
   plan.add(accepted.accept_count, "accept_count", rows);
   plan.add(accepted.emit_count, "emit_count", rows);

@@ -49,6 +49,7 @@ struct step_buffers {
   std::int32_t *live_rows, *requests, *row_status, *next_token;  // by row
   step_vectors target;
   std::int32_t* argmax;                                       // by token
+  std::uint64_t* ranked;                                      // by token, or by step and row
   accept_result accepted;                                     // by row, of verify steps
   std::int32_t *wanted, *drafts, *draft_lines, *row_parents;  // by row, of verify steps
   std::int32_t* parents;                                      // by token, with trees

@@ -83,7 +83,11 @@ struct step_context {
   // executor accepts; a sampled one accepts in the body.
   std::int32_t* next_token;  // negative for none
   std::int32_t* argmax;      // [tokens], in a greedy verify step
-  accept_result accepted;    // in a sampled verify step
+  /// Of a greedy step, else null: [rows], in a verify step [tokens], all 0 when the body begins. An output head that
+  /// raises each line's number to the largest `ranked_logit` of its logits (`atomicMax`) spares a pass over them: then
+  /// `choose_tokens` takes the tokens from here, and in a verify step the accept does. Not where logits are masked.
+  std::uint64_t* ranked_argmax;
+  accept_result accepted;  // in a sampled verify step
   // [rows] or null: line of next_token, hidden_out and draft probabilities that the row writes; dead rows and
   // those with E = 0 have a line of their own that nobody reads
   const std::int32_t* out_line;

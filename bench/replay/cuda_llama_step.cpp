@@ -28,7 +28,8 @@ class cuda_llama_step final : public replay_model {
     layers_.forward(step);
     choose_tokens(step, {.data = llama::llama_model::logits(step),
                          .stride = config_.vocab_size,
-                         .vocab_size = config_.vocab_size});
+                         .vocab_size = config_.vocab_size,
+                         .ranked = layers_.ranks(step)});
   }
 
   std::int64_t step_bytes(int rows, int tokens, std::int64_t live) const override {

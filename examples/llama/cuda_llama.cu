@@ -114,6 +114,7 @@ class cuda_llama final : public llama_model {
     check_states(step);
     layers_.forward(step);
   }
+  bool ranks(const step_context& step) const override { return layers_.ranks(step); }
 
  private:
   device where_;

@@ -154,7 +154,8 @@ class draft_head final : public draft_model {
     choose_tokens(step, {.data = llama_model::logits(step),
                          .stride = model_->config().vocab_size,
                          .vocab_size = model_->config().vocab_size,
-                         .target_ids = target_ids_.as<const std::int32_t>()});
+                         .target_ids = target_ids_.as<const std::int32_t>(),
+                         .ranked = model_->ranks(step)});
   }
 
  private:

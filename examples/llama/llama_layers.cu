@@ -53,4 +53,8 @@ void llama_layers::forward(const step_context& step) const {
   state_->pass->forward(step);
 }
 
+bool llama_layers::ranks(const step_context& step) const {
+  return state_->pass->ranks(step);
+}
+
 }  // namespace stepgraph::llama

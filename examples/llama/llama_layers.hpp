@@ -60,6 +60,9 @@ class llama_layers {
   /// verify step all. Neither allocates nor synchronises.
   void forward(const step_context& step) const;
 
+  /// Whether `forward` leaves the largest logits alone, in the step's `ranked_argmax`.
+  bool ranks(const step_context& step) const;
+
  private:
   struct state;
   std::unique_ptr<state> state_;

@@ -53,7 +53,10 @@ std::vector<step_definition> llama_model::steps(const step_choice& choice) const
 }
 
 void llama_model::emit(const step_context& step) const {
-  choose_tokens(step, {.data = logits(step), .stride = config_.vocab_size, .vocab_size = config_.vocab_size});
+  choose_tokens(step, {.data = logits(step),
+                       .stride = config_.vocab_size,
+                       .vocab_size = config_.vocab_size,
+                       .ranked = ranks(step)});
 }
 
 std::unique_ptr<llama_model> make_llama(device where, const llama_weights& weights) {

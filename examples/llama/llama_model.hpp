@@ -36,6 +36,9 @@ class llama_model {
   /// Enqueues the forward pass up to the logits. Neither allocates nor synchronises.
   virtual void enqueue_logits(const step_context& step) const = 0;
 
+  /// Whether `enqueue_logits` leaves the largest of them alone, in the step's `ranked_argmax`.
+  virtual bool ranks(const step_context&) const { return false; }
+
   /// Enqueues the whole forward pass and what follows from its logits; also as a draft's step, where it takes
   /// no notice of the target's states. Neither allocates nor synchronises.
   void forward(const step_context& step) const {
@@ -44,7 +47,8 @@ class llama_model {
   }
 
   /// The logits of the step that ran last, float32, in device memory: [rows, vocab_size], in a verify step
-  /// [tokens, vocab_size]. They are the head of the scratch.
+  /// [tokens, vocab_size]. They are the head of the scratch. There are none where the step `ranks`: a
+  /// body that wants them hands on a context without `ranked_argmax`.
   static const float* logits(const step_context& step) {
     return reinterpret_cast<const float*>(step.scratch.data());
   }

@@ -9,6 +9,7 @@
 #include "examples/llama/fuse_inputs.cuh"
 #include "examples/llama/llama_layers.hpp"
 #include "examples/llama/llama_model.hpp"
+#include "examples/llama/ranked_head.hpp"
 #include "examples/llama/skinny_matmul.hpp"
 #include "graphs/memory_resource.hpp"
 #include "kernels/attention/paged_attention.hpp"
@@ -20,6 +21,7 @@ class forward_pass {
  public:
   virtual ~forward_pass() = default;
   virtual void forward(const step_context& step) const = 0;
+  virtual bool ranks(const step_context& step) const = 0;
 
   virtual std::size_t scratch_bytes(const step_key& key) const = 0;
 };
@@ -46,6 +48,11 @@ class typed_pass final : public forward_pass {
   }
 
   std::size_t scratch_bytes(const step_key& key) const override { return place(nullptr, key).bytes; }
+
+  bool ranks(const step_context& step) const override {
+    return std::is_same_v<T, bf16> && step.ranked_argmax &&
+           serves(where_, config_.hidden_size, llama_model::head_lines(step.key));
+  }
 
   void forward(const step_context& step) const override {
     scratch s = place(step.scratch.data(), step.key);
@@ -231,7 +238,17 @@ class typed_pass final : public forward_pass {
   void head(const step_context& step, const scratch& s, bool fused) const {
     const int lines = llama_model::head_lines(step.key);
     const std::int32_t* const source = llama_model::all_tokens_to_head(step.key) ? nullptr : step.last_row;
-    if constexpr (std::is_same_v<T, bf16>)
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (ranks(step)) {
+        if (!fused) norm(step, s.hidden, weights_.output_norm, s.last, source, lines);
+        return multiply(step.stream, ranked_head{.weight = as_bf16(weights_.output),
+                                                 .rows = config_.vocab_size,
+                                                 .columns = config_.hidden_size,
+                                                 .x = fused ? s.normed : s.last,
+                                                 .tokens = lines,
+                                                 .source = fused ? source : nullptr,
+                                                 .ranked = step.ranked_argmax});
+      }
       if (may_fuse_ && lines <= skinny_tokens) {
         skinny_input in = normed_input(s, weights_.output, config_.vocab_size, lines);
         in.source = source;
@@ -243,6 +260,7 @@ class typed_pass final : public forward_pass {
         }
         return skinny_matmul(step.stream, plain_product{.in = in, .out = s.logits});
       }
+    }
     norm(step, s.hidden, weights_.output_norm, s.last, source, lines);
     matmul(step, weights_.output, s.last, s.logits, config_.vocab_size, config_.hidden_size, lines, false);
   }

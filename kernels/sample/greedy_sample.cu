@@ -6,7 +6,7 @@
 namespace stepgraph {
 namespace {
 
-using detail::largest_of_warp, detail::ranked_logit;
+using detail::largest_of_warp;
 
 constexpr int threads = 512, warps = threads / 32;
 
@@ -72,11 +72,11 @@ __global__ void __launch_bounds__(threads) STEPGRAPH_CLUSTER(Cluster)
     if (rank == 0 && warp == 0) best = largest_of_warp(lane < Cluster ? of_blocks[lane] : 0);
   }
   if (threadIdx.x != 0 || rank != 0) return;
-  const int id = detail::id_of_ranked(best);
-  const bool none = best == 0, nan = detail::ranks_nan(best);
+  const int id = id_of_ranked(best);
+  const bool none = best == 0, nan = ranks_nan(best);
   if (nan) p.faults.report(op_id::greedy_sample, row, row_status::nan_logits, id);
   if (none) p.faults.report(op_id::greedy_sample, row, row_status::no_allowed_token, p.vocab_size);
-  p.out.store(p.next_token, row, nan ? -1 : none ? -2 : id);
+  p.out.store(p.next_token, row, token_of_ranked(best));
 }
 
 template <int Cluster>

@@ -78,7 +78,7 @@ class cluster_row_team {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     std::uint64_t best = 0;
     for_each(line.vocab_size, [&](int id) {
-      if (line.allows(id)) best = max(best, detail::ranked_logit(line.logits[id], id));
+      if (line.allows(id)) best = max(best, ranked_logit(line.logits[id], id));
     });
     best = detail::largest_of_warp(best);
     auto& mail = next_mail();
@@ -88,8 +88,8 @@ class cluster_row_team {
     for (int i = lane; i < blocks * warps; i += 32) best = max(best, mail.ranked[i]);
     best = detail::largest_of_warp(best);
     if (best == 0) return {-INFINITY, -1, INT_MAX};
-    const int id = detail::id_of_ranked(best);
-    if (detail::ranks_nan(best)) return {-INFINITY, -1, id};
+    const int id = id_of_ranked(best);
+    if (ranks_nan(best)) return {-INFINITY, -1, id};
     return {float_of_key(static_cast<std::uint32_t>(best >> 32)), id, INT_MAX};
   }
 

@@ -4,6 +4,7 @@
 
 #include "graphs/stream.hpp"
 #include "kernels/metadata/token_inputs.hpp"
+#include "kernels/sample/ranked_logit.hpp"
 #include "kernels/speculate/accept_result.hpp"
 
 namespace stepgraph {
@@ -33,6 +34,7 @@ struct draft_extend_inputs_params {
   std::int32_t* out_line = nullptr;  // out [rows] or null: the row's request; inputs.source.requests for none
   std::int32_t* cache_seqlens = nullptr;  // out [rows] or null: len
   std::int32_t* cu_seqlens_k = nullptr;   // out [rows + 1] or null: cumsum0(len)
+  ranked_lines ranked{};                  // out: cleared for the step's output head, or null
   /// lengths.delta_by_row and query_counts must be the output above; seq_lens + delta are tokens before the
   /// round.
   token_inputs_params inputs{};

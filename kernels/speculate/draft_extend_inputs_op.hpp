@@ -18,6 +18,7 @@ struct draft_extend_inputs_op {
   STEPGRAPH_HD void vectors(Team& team) const {
     const int live = live_count(p.verify.live_rows, rows());
     const bool plain = p.plain.accepts && *p.plain.accepts == 0;
+    p.ranked.clear(team);
     for (int row = team.rank(); row < rows(); row += team.size()) {
       const std::int32_t count = row < live ? count_of(row, plain) : 0;
       p.query_counts[row] = count;

@@ -15,7 +15,10 @@ namespace stepgraph {
 struct greedy_accept_params {
   verify_view verify{};
   const std::int32_t* argmax =
-      nullptr;             // [tokens], from greedy_sample over the step's tokens with no fault sink
+      nullptr;  // [tokens], from greedy_sample over the step's tokens with no fault sink
+  /// [tokens] or null: the largest logit of each token, as an output head has ranked it (`ranked_logit`); where it is
+  /// not 0 it stands for the argmax.
+  const std::uint64_t* ranked = nullptr;
   accept_result result{};  // out
   fault_sink faults{};
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/sample/ranked_logit.hpp"
 #include "kernels/speculate/greedy_accept.hpp"
 #include "kernels/tile_driver.hpp"
 
@@ -25,7 +26,7 @@ struct greedy_accept_op {
     if (count == 0 && !guard_off("ragged-zero")) return p.result.none(row, live);
     const int first = p.verify.cu_seqlens_q[row];
     int current = 0, accepted = 0;
-    std::int32_t best = p.argmax[first];
+    std::int32_t best = argmax(first);
     // parents come before their children, so one pass meets the path in order; a few nodes are read before the
     // first of them is looked at, so that one latency covers them
     constexpr int together = 8;
@@ -36,7 +37,7 @@ struct greedy_accept_op {
         if (base + i >= count) continue;
         above[i] = p.verify.parent(first, base + i);
         drafted[i] = p.verify.token_ids[first + base + i];
-        after[i] = p.argmax[first + base + i];
+        after[i] = argmax(first + base + i);
       }
       STEPGRAPH_UNROLL
       for (int i = 0; i < together; ++i) {
@@ -50,6 +51,14 @@ struct greedy_accept_op {
       p.faults.report(op_id::greedy_accept, row,
                       best == -1 ? row_status::nan_logits : row_status::no_allowed_token, current);
     p.result.finish(row, accepted, best);
+  }
+
+ private:
+  // note: both are read before one is chosen, so that one latency covers them
+  STEPGRAPH_HD std::int32_t argmax(int token) const {
+    const std::int32_t by_body = p.argmax[token];
+    const std::uint64_t by_head = p.ranked ? p.ranked[token] : 0;
+    return by_head != 0 ? token_of_ranked(by_head) : by_body;
   }
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/guard.hpp"
+#include "kernels/sample/ranked_logit.hpp"
 #include "kernels/step/request_state.hpp"
 
 namespace stepgraph {
@@ -27,6 +28,7 @@ struct step_rows_params {
   std::int32_t* query_counts = nullptr;  // out [rows], E in [0, Emax], 0 for dead and ended rows
   std::int32_t* seq_lens = nullptr;      // out [rows], tokens before the step, 0 for dead rows
   std::int32_t* row_status = nullptr;    // out [rows], reset to ok
+  ranked_lines ranked{};                 // out: cleared for the step's output head, or null
   fault_sink faults{};
 };
 
@@ -101,6 +103,7 @@ STEPGRAPH_HD void gather_rows(Team& team, const step_rows_params& p) {
       p.faults.report(op_id::step_prologue, -1, row_status::live_rows_clamped, p.header->live_rows);
   }
   for (int row = team.rank(); row < p.rows; row += team.size()) p.row_status[row] = 0;
+  p.ranked.clear(team);
   detail::apply_patches(team, p);
   for (int row = team.rank(); row < p.rows; row += team.size())
     detail::gather_row(p, row, row < live || guard_off("pad-shrink"));

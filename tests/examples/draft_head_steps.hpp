@@ -114,6 +114,7 @@ class draft_steps {
                             .ancestors = nullptr,
                             .next_token = nullptr,
                             .argmax = nullptr,
+                            .ranked_argmax = nullptr,
                             .accepted = {},
                             .out_line = on_out_line.data(),
                             .feed_token = nullptr,

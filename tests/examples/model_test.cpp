@@ -137,7 +137,9 @@ class watched {
     });
     for (step_definition& step : steps)
       step.body = [this, body = step.body](const step_context& context) {
-        body(context);
+        step_context with_logits = context;
+        with_logits.ranked_argmax = nullptr;
+        body(with_logits);
         logits_ = llama::llama_model::logits(context);
       };
     return steps;

@@ -4,6 +4,7 @@
 
 #include "graphs/error.hpp"
 #include "kernels/sample/greedy_sample.hpp"
+#include "kernels/sample/ranked_logit.hpp"
 #include "kernels/speculate/greedy_accept.hpp"
 #include "tests/kernels/fault_fixture.hpp"
 #include "tests/kernels/speculate_fixture.hpp"
@@ -162,6 +163,33 @@ TEST_CASE(
   CHECK(next[2] == -1);
   CHECK(emitted[3] == 1);
   CHECK(result.cache_advance()[1] == 2);
+}
+
+TEST_CASE("what an output head has ranked stands for the argmax, token by token") {
+  const stream at(test_device());
+  const verify_case in =
+      make_verify_case(3, 3, {{{-1, 0, 1}, {5, 7, 8}}, {{-1, 0, 1}, {5, 7, 8}}, {{-1, 0}, {5, 7}}}, 0);
+  const device_verify step(at, in, false);
+  // row 0 by the head alone, row 1 by both in turn, row 2 ends with the head's NaN
+  const device_vector<std::int32_t> best(at, {poison, poison, poison, 7, poison, 9, 7, 4, 0});
+  const float nan_value = std::numeric_limits<float>::quiet_NaN();
+  const device_vector<std::uint64_t> ranked(
+      at, {ranked_logit(2.0f, 7), ranked_logit(-3.0f, 8), ranked_logit(0.0f, 11), 0, ranked_logit(1.0f, 8), 0,
+           0, ranked_logit(nan_value, 2), 0});
+  device_result result(at, 3, 3);
+  fault_fixture faults(at, 3);
+  const auto first_three = [](const std::vector<std::int32_t>& rows) {
+    return std::vector<std::int32_t>(rows.begin(), rows.begin() + 3);
+  };
+  greedy_accept(at, {.verify = step.view,
+                     .argmax = best.data(),
+                     .ranked = ranked.data(),
+                     .result = result.view,
+                     .faults = faults.sink()});
+  CHECK(first_three(result.accept_count()) == std::vector<std::int32_t>{2, 2, 1});
+  CHECK(first_three(result.next_token()) == std::vector<std::int32_t>{11, 9, 7});
+  CHECK(first_three(result.emit_count()) == std::vector<std::int32_t>{3, 3, 1});
+  CHECK(faults.statuses() == std::vector<row_status>{row_status::ok, row_status::ok, row_status::nan_logits});
 }
 
 TEST_CASE("ragged-zero: rows that sit the round out change nothing for the others") {

@@ -60,7 +60,9 @@ nlohmann::json write_logits(const options& wanted) {
   std::erase_if(definitions, [](const step_definition& step) { return step.kind != step_kind::decode; });
   for (step_definition& step : definitions)
     step.body = [&logits, body = step.body](const step_context& context) {
-      body(context);
+      step_context with_logits = context;
+      with_logits.ranked_argmax = nullptr;
+      body(with_logits);
       logits = llama::llama_model::logits(context);
     };
   const step_limits limits{.max_rows = 1,
