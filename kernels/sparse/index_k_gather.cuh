@@ -13,12 +13,15 @@
 namespace stepgraph {
 
 /// `in_flight_`: pieces of 16 bytes that a thread has under way.
-template <int threads_, int in_flight_, int blocks_a_multiprocessor_, reuse again_ = reuse::both>
+template <int threads_, int in_flight_, int blocks_a_multiprocessor_, reuse again_ = reuse::both,
+          bool ahead_ = true>
 struct gather_shape {
+  static constexpr bool ahead = ahead_;
   static constexpr int threads = threads_, in_flight = in_flight_;
   static constexpr int blocks_a_multiprocessor = blocks_a_multiprocessor_;
   static constexpr reuse again = again_;
   static constexpr int tokens = 32 / key_piece::a_key * in_flight;  // of a part, a warp's
+  static_assert(tokens <= 32, "a lane looks up one token");
 };
 
 struct gather_warp {
@@ -132,37 +135,105 @@ struct packed_place {
   }
 };
 
+/// A part of one warp: packed rows [begin, begin + tokens); of its token `lane`, where that lies.
+struct gather_part {
+  std::int32_t begin, tokens;
+  get_k_and_s_op::place of;
+  std::int32_t entry;  // of the page table
+
+  __device__ gather_part(const get_k_and_s_op& op, std::int32_t first, std::int32_t stop, packed_place where)
+      : begin(first),
+        tokens(stop - first),
+        of(where(first + min(gather_warp::rank(), stop - first - 1))),
+        entry(op.entry_of(of)) {}
+};
+
+/// The pieces [first, first + count) of a lane, of the packed rows [begin, begin + tokens): loaded together, then
+/// stored; `between` the two. `from`: where the key of token `lane` lies, or -1.
+template <int count, bool wide, bool some_bad, reuse again, class Between>
+__device__ __forceinline__ void move_pieces(const get_k_and_s_params& p, int first, std::int32_t begin,
+                                            int tokens, std::int64_t from, const Between& between) {
+  const int lane = gather_warp::rank();
+  const auto of_token = [&](int k) { return lane / key_piece::a_key + 32 / key_piece::a_key * (first + k); };
+  const std::uint8_t* const piece = p.cache.data + lane % key_piece::a_key * key_piece::bytes;
+  quad key[count];
+#pragma unroll
+  for (int k = 0; k < count; ++k) {
+    const std::int64_t there = __shfl_sync(~0u, from, of_token(k));
+    if (some_bad) key[k] = {};
+    if (!some_bad || there >= 0) key[k] = key_piece::load<wide, again>(piece + there);
+  }
+  between();
+  const bool stays = begin < p.kept;
+  std::uint8_t* const to =
+      p.keys + std::int64_t{begin} * index_k_cache::key_bytes + (lane + 32 * first) * key_piece::bytes;
+#pragma unroll
+  for (int k = 0; k < count; ++k)
+    if (of_token(k) < tokens) store_quad_if_stays(stays, to + 32 * k * key_piece::bytes, key[k]);
+}
+
+/// Moves a part. A lane has found the place and the page of one token and hands them to the lanes that move its
+/// key: a page is looked up once, and the path is the same for tokens of one row and of many. `between` loads and
+/// stores the next part may be looked up.
+template <class Shape, class Between>
+__device__ __forceinline__ void move_part(const get_k_and_s_op& op, bool wide, const gather_part& part,
+                                          const Between& between) {
+  const get_k_and_s_params& p = op.p;
+  const int lane = gather_warp::rank();
+  const auto from = op.bytes_of(part.of, part.entry, lane < part.tokens);
+  std::uint32_t scale = 0;
+  if (p.scales && from.scale >= 0) scale = *reinterpret_cast<const std::uint32_t*>(p.cache.data + from.scale);
+  const std::int32_t begin = part.begin;
+  const int tokens = part.tokens;
+  if (p.keys && wide && !__any_sync(~0u, from.key < 0)) {
+    move_pieces<Shape::in_flight, true, false, Shape::again>(p, 0, begin, tokens, from.key, between);
+  } else {
+    if (p.keys) {  // a bad page, or a cache that only 4 bytes are aligned to: shorter code, not faster
+#pragma unroll 1
+      for (int first = 0; first < Shape::in_flight; first += 2)
+        move_pieces<2, false, true, Shape::again>(p, first, begin, tokens, from.key, [] {});
+    }
+    between();
+  }
+  if (p.scales && lane < tokens) p.scales[begin + lane] = scale;
+}
+
 // grid: a few blocks a multiprocessor, no more than the captured tokens have parts
-// every warp sums the lengths of all rows, then moves every so-manieth part of the live packed rows; the first
+// every warp sums the lengths of all rows, then moves every so-manieth part of the live packed rows; the last
 // warp writes the sums instead
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor)
     run_gather(const __grid_constant__ get_k_and_s_op op) {
   wait_for_predecessor();
   constexpr int warps_a_block = Shape::threads / 32;
-  const int own = static_cast<int>(blockIdx.x) * warps_a_block + static_cast<int>(threadIdx.x) / 32;
-  gather_warp team;
-  if (own == 0) return op.vectors(team);
   const std::int64_t warps = std::int64_t{gridDim.x} * warps_a_block - 1;
+  std::int64_t part = std::int64_t{blockIdx.x} * warps_a_block + static_cast<int>(threadIdx.x) / 32;
+  gather_warp team;
+  if (part == warps) return op.vectors(team);
   const bool wide = moves_wide(op.p.cache);
-  std::int64_t part = own - 1;
   std::int32_t before = 0;
   for (int base = 0; base < op.p.lengths.rows; base += packed_ends::rows) {
     const packed_ends ends(op.p, base, before);
     const std::int32_t end = ends.last();
-    for (; part * Shape::tokens < end; part += warps) {
-      const std::int64_t from = part * Shape::tokens, to = from + Shape::tokens;
+    const auto look_up = [&](std::int64_t index) {
+      const std::int64_t from = index * Shape::tokens, to = from + Shape::tokens;
       const auto begin = static_cast<std::int32_t>(from > before ? from : before);
-      const auto stop = static_cast<std::int32_t>(to < end ? to : end);
-      if (begin < stop) {
-        const packed_ends::range at = ends.find(begin);
-        if (wide && stop <= at.end)
-          op.template move<Shape::in_flight, true, Shape::again>(
-              team, begin, stop, get_k_and_s_op::one_row{base + at.row, at.begin});
-        else  // note: four tokens at a time, so that this stays small
-          op.template move<1, false>(team, begin, stop, packed_place{ends, base, at});
+      return gather_part(op, begin, static_cast<std::int32_t>(to < end ? to : end),
+                         {ends, base, ends.find(begin)});
+    };
+    // note: a part that begins at the end of these rows, or passes it, is the next rows' too
+    if (end > before && part * Shape::tokens < end) {
+      gather_part now = look_up(part);
+      for (bool more = true; more;) {
+        const bool passes = (part + 1) * Shape::tokens > end;
+        more = !passes && (part + warps) * Shape::tokens < end;
+        gather_part next = now;
+        move_part<Shape>(op, wide, now, [&] {
+          if (Shape::ahead && more) next = look_up(part + warps);
+        });
+        if (!passes) part += warps;
+        now = Shape::ahead || !more ? next : look_up(part);
       }
-      if (to > end) break;  // the rest of this part belongs to the next rows
     }
     before = end;
   }
