@@ -28,7 +28,8 @@ std::size_t arena_plan::add_bytes(std::string name, std::size_t count, std::size
                     count, " x ", size, " bytes is too large");
   const std::size_t offset = bytes_;
   carvings_.push_back({std::move(name), offset, count * size});
-  bytes_ = (offset + count * size + alignment - 1) / alignment * alignment;
+  const std::size_t gap = count > 0 ? gap_ : 0;
+  bytes_ = (offset + count * size + gap + alignment - 1) / alignment * alignment;
   return offset;
 }
 
@@ -52,6 +53,16 @@ arena::arena(arena_plan plan, memory_resource& from, std::size_t budget)
     : carvings_(plan.carvings().begin(), plan.carvings().end()) {
   require_memory(plan, from, budget);
   block_ = buffer(from, plan.bytes());
+}
+
+std::vector<std::span<std::byte>> arena::gaps() const {
+  std::vector<std::span<std::byte>> all;
+  for (std::size_t i = 0; i < carvings_.size(); ++i) {
+    const std::size_t from = carvings_[i].offset + carvings_[i].bytes;
+    const std::size_t to = i + 1 < carvings_.size() ? carvings_[i + 1].offset : bytes();
+    all.emplace_back(block_.data() + from, carvings_[i].bytes > 0 ? to - from : 0);
+  }
+  return all;
 }
 
 }  // namespace stepgraph

@@ -27,6 +27,9 @@ struct carving {
 /// Counts first: collects named carvings, so that the whole need is known before anything is allocated.
 class arena_plan {
  public:
+  /// `gap`: bytes behind each carving that belong to nobody, at least; see `arena::gaps`.
+  explicit arena_plan(std::size_t gap = 0) noexcept : gap_(gap) {}
+
   /// Adds `count` elements under `name`. Throws `invalid_argument` if the size does not fit in 64 bits.
   template <class T>
   carving<T> add(std::string name, std::size_t count) {
@@ -43,6 +46,7 @@ class arena_plan {
   std::size_t add_bytes(std::string name, std::size_t count, std::size_t size);
   std::vector<carving_info> carvings_;
   std::size_t bytes_ = 0;
+  std::size_t gap_;
 };
 
 /// Throws `out_of_memory` with the bytes needed, the bytes there and the largest carvings if the plan does not
@@ -67,6 +71,10 @@ class arena {
   std::size_t bytes() const noexcept { return block_.bytes(); }
   std::byte* data() const noexcept { return block_.data(); }
   std::span<const carving_info> carvings() const noexcept { return carvings_; }
+
+  /// What lies behind each carving, up to the next: nobody's bytes, in which a write past a carving's end shows.
+  /// Empty where a carving is, or where it ends at the next one's start.
+  std::vector<std::span<std::byte>> gaps() const;
 
  private:
   std::vector<carving_info> carvings_;

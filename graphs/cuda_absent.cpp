@@ -82,6 +82,10 @@ void* allocate_pinned(int, std::size_t) {
 }
 void deallocate_pinned(void*) noexcept {}
 
+std::string foreign_memory(int, const void*) {
+  refuse("foreign_memory");
+}
+
 void capture_begin(void*) {
   refuse("capture");
 }

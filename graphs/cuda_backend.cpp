@@ -249,6 +249,16 @@ void* allocate_pinned(int ordinal, std::size_t bytes) {
   return pointer;
 }
 
+std::string foreign_memory(int ordinal, const void* pointer) {
+  const device_guard guard(ordinal);
+  cudaPointerAttributes found{};
+  STEPGRAPH_CUDA_TRY(cudaPointerGetAttributes(&found, pointer));
+  if (found.type == cudaMemoryTypeUnregistered) return "host memory that CUDA did not allocate";
+  if (found.type == cudaMemoryTypeDevice && found.device != ordinal)
+    return message("memory of cuda:", found.device);
+  return {};
+}
+
 void capture_begin(void* stream) {
   STEPGRAPH_CUDA_TRY(cudaStreamBeginCapture(as_stream(stream), cudaStreamCaptureModeThreadLocal));
 }

@@ -37,6 +37,9 @@ void deallocate(void* pointer) noexcept;
 void* allocate_pinned(int ordinal, std::size_t bytes);
 void deallocate_pinned(void* pointer) noexcept;
 
+/// Empty if kernels of `ordinal` can reach `pointer`, else whose memory it is. For a check, not for a replay.
+std::string foreign_memory(int ordinal, const void* pointer);
+
 void capture_begin(void* stream);
 void* capture_end(void* stream);  // a cudaGraph_t, never null
 void capture_discard(void* stream) noexcept;

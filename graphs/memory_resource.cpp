@@ -91,4 +91,8 @@ memory_resource& pinned_memory(device where) {
   return where.is_host() ? shared_host_memory() : resource_of<cuda_pinned>(where);
 }
 
+std::string foreign_memory(device where, const void* pointer) {
+  return where.is_host() ? std::string() : detail::cuda::foreign_memory(where.ordinal(), pointer);
+}
+
 }  // namespace stepgraph

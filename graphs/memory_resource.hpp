@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "graphs/device.hpp"
@@ -36,6 +37,10 @@ memory_resource& device_memory(device where);
 /// Host memory that the kernels and copies of `where` reach without staging: pinned and mapped, or aligned
 /// host memory.
 memory_resource& pinned_memory(device where);
+
+/// Empty if work of `where` can reach the memory that `pointer` is in, else whose memory it is. Asks the driver, so it
+/// is for checks before anything is captured. On the host every address of the process will do.
+std::string foreign_memory(device where, const void* pointer);
 
 /// Owns a block of bytes from a resource. Move-only.
 class buffer {

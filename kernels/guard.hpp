@@ -28,7 +28,7 @@ enum class row_status : std::int32_t {
   length_clamped = 1,        // a length outside [0, cap]
   query_count_clamped = 2,   // E outside [0, Emax], or tokens past the token bucket
   request_out_of_range = 3,  // a request index outside its table
-  slot_out_of_range = 4,     // a slot or page entry that is negative or outside the pool
+  slot_out_of_range = 4,     // a slot or page entry that is negative or outside pool or map; value: the entry
   token_out_of_range = 5,    // a token id outside the vocabulary
   nan_logits = 6,            // a NaN among the row's logits
   live_rows_clamped = 7,     // n outside [0, B]

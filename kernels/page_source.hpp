@@ -48,6 +48,21 @@ struct page_source {
     return entry < 0 || (pool_pages > 0 && entry >= pool_pages << page_shift) ? -1 : entry;
   }
 
+  /// The same, -1 as well where the request is out of range.
+  STEPGRAPH_HD std::int64_t known_slot(std::int64_t request, std::int64_t position) const {
+    return has_request(request) ? slot(request, position) : -1;
+  }
+
+  /// The table's entry for that token: its slot, or its page.
+  STEPGRAPH_HD std::int32_t entry(std::int64_t request, std::int64_t position) const {
+    return line(request)[page_granular ? position >> page_shift : position];
+  }
+
+  /// The entry that `slot` came from.
+  STEPGRAPH_HD std::int64_t entry_of(std::int64_t slot) const {
+    return page_granular ? slot >> page_shift : slot;
+  }
+
   /// Line of `request`, which must be in range.
   STEPGRAPH_HD const std::int32_t* line(std::int64_t request) const {
     const std::int64_t offset = request * row_stride;

@@ -4,6 +4,8 @@
 #include <bit>
 
 #include "graphs/error.hpp"
+#include "graphs/guard_off.hpp"
+#include "graphs/memory_resource.hpp"
 #include "kernels/check_pointers.hpp"
 
 namespace stepgraph::detail {
@@ -42,6 +44,15 @@ void check(const step_limits& limits, const kv_layout& layout) {
   check_layout("kv_layout", layout);
 }
 
+/// Refuses memory that the device's work cannot reach. note: the driver is asked here, once, not in every launch
+void check_reachable(device where, std::initializer_list<named_pointer> pointers) {
+  for (const named_pointer& each : pointers) {
+    if (!each.pointer || guard_off("dtype")) continue;
+    const std::string found = foreign_memory(where, each.pointer);
+    STEPGRAPH_EXPECTS(found.empty(), "step_executor: ", each.name, " is ", found, ", not of ", where.name());
+  }
+}
+
 /// Refuses what is adopted unless it fits the limits.
 void check(device where, const step_limits& limits, const kv_layout& layout,
            const executor_options& options) {
@@ -72,6 +83,10 @@ void check(device where, const step_limits& limits, const kv_layout& layout,
           "step_executor: every layer of the adopted KV cache must have keys, values and the same ",
           "number of pages, and kv_pages be that or 0; got ", layer.pages, " pages in a layer, ",
           options.kv_cache->layers.front().pages, " in the first, kv_pages ", limits.kv_pages);
+  if (options.kv_cache)
+    for (const kv_pages_view& layer : options.kv_cache->layers)
+      check_reachable(where,
+                      {{"options.kv_cache.keys", layer.keys}, {"options.kv_cache.values", layer.values}});
   if (options.requests) {
     const page_source& source = options.requests->source;
     STEPGRAPH_EXPECTS(source.requests > 0 && source.row_stride >= source.columns,
@@ -80,6 +95,10 @@ void check(device where, const step_limits& limits, const kv_layout& layout,
     detail::check_pointers("step_executor", {{"options.requests.source.table", source.table},
                                              {"options.requests.seq_lens", options.requests->seq_lens},
                                              {"options.requests.last_token", options.requests->last_token}});
+    check_reachable(where, {{"options.requests.source.table", source.table},
+                            {"options.requests.seq_lens", options.requests->seq_lens},
+                            {"options.requests.last_token", options.requests->last_token},
+                            {"options.requests.sampling", options.requests->sampling}});
     STEPGRAPH_EXPECTS(source.page_shift == page_shift,
                       "step_executor: the adopted request table has pages of 2^", source.page_shift,
                       " tokens, not of ", limits.page_size);
@@ -111,7 +130,7 @@ void check_steps(const std::vector<step_definition>& steps) {
 }
 
 /// The draft must speak the target's tokens and be fed the target's states.
-void check_draft(const step_limits& limits, const std::vector<step_definition>& steps,
+void check_draft(device where, const step_limits& limits, const std::vector<step_definition>& steps,
                  const executor_options& options) {
   for (const step_definition& step : steps)
     STEPGRAPH_EXPECTS(options.draft || !is_draft(step.kind), "step_executor: there is a ",
@@ -132,6 +151,8 @@ void check_draft(const step_limits& limits, const std::vector<step_definition>& 
                     "step_executor: the draft has a vocabulary of ", draft.vocab_size, ", the target of ",
                     limits.vocab_size, draft.target_ids ? "" : ", and there are no maps between them");
   check_layout("draft_shape", draft.layout);
+  check_reachable(
+      where, {{"options.draft.target_ids", draft.target_ids}, {"options.draft.draft_ids", draft.draft_ids}});
 }
 
 }  // namespace
@@ -140,7 +161,7 @@ void check_executor(device where, const step_limits& limits, const kv_layout& la
                     const std::vector<step_definition>& steps, const executor_options& options) {
   check(limits, layout);
   check_steps(steps);
-  check_draft(limits, steps, options);
+  check_draft(where, limits, steps, options);
   check(where, limits, layout, options);
 }
 

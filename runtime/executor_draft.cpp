@@ -65,8 +65,10 @@ void step_executor::state::enqueue_draft_extend(const step_key& key, const step_
                                           .faults = faults}});
   mark_node(key, "draft_extend_inputs");
   // the target's page table serves, unless a commit has since rewritten the slots it was made of
+  const bool too_early = guard_off("read-fence");
+  if (too_early) enqueue_read_fence(key.kind);
   if (page_shift == 0) enqueue_page_table(own, length, faults);
-  enqueue_read_fence(key.kind);
+  if (!too_early) enqueue_read_fence(key.kind);
   step_context made = draft_context(key, step);
   made.next_token = buffers.state.first_draft;
   made.out_line = buffers.out_line;
@@ -74,6 +76,7 @@ void step_executor::state::enqueue_draft_extend(const step_key& key, const step_
   made.hidden_out = buffers.first_hidden;
   step.body(made);
   mark_node(key, "body");
+  join_read_fence();
 }
 
 /// The draft's further tokens, a body call each; lengths, positions and slots of all of them are made at once.

@@ -4,6 +4,7 @@
 #include "kernels/step/step_clock.hpp"
 #include "kernels/step/step_prologue.hpp"
 #include "kernels/step/verify_prologue.hpp"
+#include "runtime/before_metadata.hpp"
 #include "runtime/executor_state.hpp"
 
 namespace stepgraph {
@@ -196,23 +197,25 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
                            .token_ids = own.token_ids,
                            .inputs = inputs});
   mark_node(key, accepts ? "verify_prologue" : "step_prologue");
+  // with pages of one token a tree's commit writes the table: it is the last to touch it
+  const bool commits_table = step.tree && page_shift == 0, too_early = guard_off("read-fence");
+  if (too_early) enqueue_read_fence(key.kind);
   if (!guard_off("stale-all") || !stream.is_capturing()) enqueue_page_table(own, length, sink());
   mark_node(key, "decode_metadata");
-  // with pages of one token a tree's commit writes the table: it is the last to touch it
-  const bool commits_table = step.tree && page_shift == 0;
-  if (!commits_table) enqueue_read_fence(key.kind);
+  if (!commits_table && !too_early) enqueue_read_fence(key.kind);
   step_context made = context(key, step);
   if (accepts) made.drafted = drafted;
   step.body(made);
   mark_node(key, "body");
   enqueue_epilogue(key, step);
-  if (commits_table) enqueue_read_fence(key.kind);
+  if (commits_table && !too_early) enqueue_read_fence(key.kind);
   join_read_fence();
 }
 
 /// The rows' lengths, their sums and the page table.
 void step_executor::state::enqueue_page_table(const detail::step_vectors& own, const row_lengths& length,
                                               const fault_sink& faults) {
+  if (detail::before_metadata) detail::before_metadata(stream);
   decode_metadata(stream, {.lengths = length,
                            .requests = buffers.requests,
                            .source = source,

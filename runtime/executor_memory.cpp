@@ -28,7 +28,8 @@ detail::buffer_sizes step_executor::state::sizes() const {
       .finishes = options.finish.has_value(),
       .end_ids = end_id_count(),
       .poison_requests = poisons_requests(),
-      .poison_kv = poisons_kv()};
+      .poison_kv = poisons_kv(),
+      .gap = options.poison ? canary_bytes : 0};
   if (sizes.kv_pages == 0) sizes.kv_pages = limits.max_requests * sizes.page_columns + 1;
   // a slot is an int32
   STEPGRAPH_EXPECTS(sizes.kv_pages <= INT32_MAX >> page_shift, "step_limits: ", sizes.kv_pages, " pages of ",
@@ -72,11 +73,12 @@ void step_executor::state::allocate(const kv_layout& layout) {
   }
   named_in.resize(source.requests);
 
-  arena_plan pinned;
+  arena_plan pinned(sizes.gap);
   const auto pinned_fault = pinned.add<fault_record>("fault", 1);
   const auto pinned_fence = pinned.add<std::uint64_t>("read_fence", 1);
   pinned_block = arena(std::move(pinned), pinned_memory(where));
   faults = pinned_block.view(pinned_fault).data();
+  mark_canaries(pinned_block);
   *faults = {};
   read_fence = pinned_block.view(pinned_fence).data();
   *read_fence = 0;
@@ -99,7 +101,7 @@ std::vector<carving_info> step_executor::state::list_carvings(const arena& step)
 
 /// The staging buffers and what comes back, a slot for each round in flight.
 void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
-  arena_plan plan;
+  arena_plan plan(sizes.gap);
   const std::size_t bytes =
       (detail::staging_layout{sizes.rows, sizes.tokens, sizes.trees}.bytes() + 255) / 256 * 256;
   const std::size_t rounds = limits.in_flight;
@@ -128,6 +130,7 @@ void step_executor::state::make_ring(const detail::buffer_sizes& sizes) {
     made.back().growth.reserve(limits.max_rows);
   }
   ring_block = std::move(block);
+  mark_canaries(ring_block);
   staging_bytes = bytes;
   staging = ring_block.view(ring_staging);
   results = ring_block.view(ring_results);
@@ -149,6 +152,7 @@ void step_executor::state::stage_nothing() {
 void step_executor::state::clear_step() {
   stream.fill(buffers.undefined.data(), options.poison ? wild : 0, buffers.undefined.size());
   stage_nothing();
+  mark_canaries(blocks.step);
   if (buffers.state.first_draft)
     stream.fill(buffers.state.first_draft, 0xff, (buffers.state.requests + 1) * sizeof(std::int32_t));
   stream.synchronize();
@@ -161,6 +165,7 @@ void step_executor::state::clear(const kv_layout& layout) {
     if (to && bytes > 0) stream.fill(to, value, bytes);
   };
   clear_step();
+  mark_canaries(blocks.lasting);
   fill(buffers.fault_taken, 0, sizeof(std::int32_t));
   request_state& state = buffers.state;
   if (!options.requests) {

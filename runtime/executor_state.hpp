@@ -162,6 +162,13 @@ struct step_executor::state {
   /// The KV cache, where it knows whose every page is.
   bool poisons_kv() const { return poisons_requests() && !options.kv_cache; }
 
+  // executor_canaries.cpp: with poison, what lies behind each carving
+  static constexpr std::size_t canary_bytes = 64;
+  bool in_host_memory(const arena& block) const { return &block == &ring_block || &block == &pinned_block; }
+  unsigned char canary_of(const arena& block) const;
+  void mark_canaries(const arena& block);
+  std::optional<std::string> first_overrun(const arena& block) const;
+
   // executor_capture.cpp: what is captured
   const step_definition& definition(step_kind kind, int variant) const;
   std::vector<int> token_sizes(step_kind kind, int rows) const;

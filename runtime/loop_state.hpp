@@ -72,6 +72,8 @@ struct speculative_loop::state {
   bool samples() const;
 
   // speculative_loop.cpp: what came of it
+  void check_limits(const step_limits& limits) const;
+  void make_ring(int in_flight, int max_rows);
   void take_oldest();
   void take_row(const row_of_text& row, const row_result& result, std::span<const std::int32_t> emitted,
                 bool round);

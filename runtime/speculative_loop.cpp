@@ -13,23 +13,36 @@ speculative_loop::state::state(step_executor& executor, speculative_options want
       options(std::move(wanted)),
       policy(std::max(options.draft_length, 0),
              drafts_on_device() ? executor.draft_lengths() : std::vector<int>{}) {
-  const step_limits& limits = executor.limits();
-  STEPGRAPH_EXPECTS(options.draft_length >= 0 && options.draft_length <= limits.max_draft_tokens,
-                    "speculative_loop: draft_length ", options.draft_length, " is over max_draft_tokens ",
-                    limits.max_draft_tokens);
+  check_limits(executor.limits());
   STEPGRAPH_EXPECTS(executor.finishes(),
                     "speculative_loop: the executor does not finish requests; give executor_options::finish");
   STEPGRAPH_EXPECTS(options.drafts.from != draft_source::where::device || executor.has_draft(),
                     "speculative_loop: drafts are to come from a model, but the executor has none");
   STEPGRAPH_EXPECTS(options.drafts.from != draft_source::where::host || options.drafts.propose,
                     "speculative_loop: drafts are to come from the host, but there is no function for them");
-  STEPGRAPH_EXPECTS(limits.in_flight >= 2,
-                    "speculative_loop: running ahead needs in_flight of 2 or more, got ", limits.in_flight);
   statistics.by_accepted.resize(options.draft_length + 1);
   statistics.by_draft_length.resize(options.draft_length + 1);
-  ring.resize(limits.in_flight);
-  for (launched& each : ring) each.rows.reserve(limits.max_rows);
-  rows.reserve(limits.max_rows);
+  make_ring(executor.limits().in_flight, executor.limits().max_rows);
+}
+
+/// Refuses limits that the loop does not fit in.
+void speculative_loop::state::check_limits(const step_limits& limits) const {
+  STEPGRAPH_EXPECTS(options.draft_length >= 0 && options.draft_length <= limits.max_draft_tokens,
+                    "speculative_loop: draft_length ", options.draft_length, " is over max_draft_tokens ",
+                    limits.max_draft_tokens);
+  STEPGRAPH_EXPECTS(limits.in_flight >= 2,
+                    "speculative_loop: running ahead needs in_flight of 2 or more, got ", limits.in_flight);
+  STEPGRAPH_EXPECTS(std::ssize(live) <= limits.max_rows, "speculative_loop: ", live.size(),
+                    " texts are live, over max_rows ", limits.max_rows);
+}
+
+/// Nothing is in flight.
+void speculative_loop::state::make_ring(int in_flight, int max_rows) {
+  std::vector<launched> made(in_flight);
+  for (launched& each : made) each.rows.reserve(max_rows);
+  rows.reserve(max_rows);
+  ring = std::move(made);
+  first = last = 0;
 }
 
 /// Ends a text: its line and pages go back, its owner is told.
@@ -145,6 +158,19 @@ bool speculative_loop::step() {
   const bool ahead = s.options.run_ahead && s.last > before && !s.drafts_on_host();
   while (s.first < (ahead ? before : s.last)) s.take_oldest();
   return !s.live.empty() || !s.waiting.empty() || s.first < s.last;
+}
+
+void speculative_loop::recapture(const step_limits& limits, std::optional<bucket_policy> row_buckets,
+                                 std::optional<bucket_policy> token_buckets) {
+  state& s = *state_;
+  while (s.first < s.last) s.take_oldest();  // their tickets end
+  s.check_limits(limits);
+  s.last_result.reset();  // a capture says nothing of a round's time
+  const step_limits before = s.executor.limits();
+  // for both limits, as long as it is open which of them hold
+  s.make_ring(std::min(before.in_flight, limits.in_flight), std::max(before.max_rows, limits.max_rows));
+  s.executor.recapture(limits, std::move(row_buckets), std::move(token_buckets));
+  s.make_ring(limits.in_flight, limits.max_rows);
 }
 
 const speculation_statistics& speculative_loop::statistics() const noexcept {

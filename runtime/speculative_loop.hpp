@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -96,6 +97,13 @@ class speculative_loop {
     while (step()) {
     }
   }
+
+  /// `step_executor::recapture` while texts are under way: hands out what is in flight, then captures for other
+  /// limits; every text goes on as it would have. Throws `invalid_argument`, and nothing has changed but what was
+  /// handed out, if more texts are live than `limits.max_rows`, or the loop's draft_length or a round ahead would no
+  /// longer fit; else as the executor does.
+  void recapture(const step_limits& limits, std::optional<bucket_policy> row_buckets = {},
+                 std::optional<bucket_policy> token_buckets = {});
 
   const speculation_statistics& statistics() const noexcept;
 

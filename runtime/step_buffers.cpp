@@ -10,6 +10,8 @@ namespace {
 /// A plan whose parts, once allocated, are put where they belong.
 class bound_plan {
  public:
+  explicit bound_plan(std::size_t gap) : plan_(gap) {}
+
   template <class T>
   void add(T*& pointer, const char* name, std::size_t count) {
     const auto part = plan_.add<T>(name, count);
@@ -142,7 +144,7 @@ arena make_step(bound_plan& plan, std::size_t undefined_end, const buffer_sizes&
 
 blocks carve(const kv_layout& layout, const kv_layout* draft_layout, int page_size, const buffer_sizes& sizes,
              memory_resource& memory, std::size_t budget, step_buffers& buffers) {
-  bound_plan lasting, step;
+  bound_plan lasting(sizes.gap), step(sizes.gap);
   std::byte *kv = nullptr, *draft_kv = nullptr, *scratch = nullptr;
   const std::size_t kv_bytes = sizes.own_kv ? kv_cache_bytes(layout, page_size, sizes.kv_pages) : 0;
   const std::size_t draft_bytes =
@@ -163,7 +165,7 @@ blocks carve(const kv_layout& layout, const kv_layout* draft_layout, int page_si
 
 arena carve_step(const buffer_sizes& sizes, memory_resource& memory, std::size_t budget,
                  step_buffers& buffers) {
-  bound_plan step;
+  bound_plan step(sizes.gap);
   std::byte* scratch = nullptr;
   const std::size_t undefined_end = plan_step(step, sizes, buffers, scratch);
   require_memory(step.plan(), memory, budget);

@@ -96,6 +96,7 @@ struct buffer_sizes {
   bool finishes;
   std::int32_t end_ids;
   bool poison_requests, poison_kv;
+  std::size_t gap;  // bytes behind each carving, as canaries
 };
 
 /// Two blocks: what lasts, and what each round makes anew, which can be made again with other sizes.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "graphs/arena.hpp"
@@ -190,6 +191,10 @@ class step_executor {
   /// The first fault since the last reset, if any; no synchronisation, so a step in flight may add one.
   std::optional<fault_record> fault() const;
   void reset_fault();
+
+  /// The name of a buffer behind whose end something was written, if there is one: by the last step where each makes
+  /// the buffer anew, at any time where it lasts. Waits for all steps. Needs `executor_options::poison`.
+  std::optional<std::string> overrun() const;
 
   device where() const;
   stream_ref stream() const;

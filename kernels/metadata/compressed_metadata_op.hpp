@@ -42,6 +42,9 @@ struct compressed_metadata_op {
     return which;
   }
 
+  /// The token's line of the page table.
+  STEPGRAPH_HD int line_of(int token) const { return p.row_of ? p.row_of[token] : token; }
+
   STEPGRAPH_HD line load(int index) const {
     int token = index;
     const int which = split(token);
@@ -50,7 +53,7 @@ struct compressed_metadata_op {
     const table_sink& to = level.page_indices;
     const std::int64_t length = causal(token) >> level.ratio_shift;
     const auto count = static_cast<std::int32_t>(length < to.columns ? length : to.columns);
-    const int from = p.row_of ? p.row_of[token] : token;
+    const int from = line_of(token);
     return {to.tail.written(count, to.columns, token < live()), count,
             from >= 0 && from < p.page_lines ? p.page_table + from * p.page_table_stride : nullptr};
   }
@@ -78,9 +81,12 @@ struct compressed_metadata_op {
     const std::int64_t most = p.page_columns << shift;
     const bool cut = line.live > most;
     if (cut) readable.live = static_cast<std::int32_t>(most);
-    if (team.rank() == 0 && begin == 0 && (cut || !line.source) && line.live > 0)
-      p.faults.report(id, token, line.source ? row_status::length_clamped : row_status::request_out_of_range,
-                      line.live);
+    if (team.rank() == 0 && begin == 0 && line.live > 0) {
+      if (!line.source)
+        p.faults.report(id, token, row_status::request_out_of_range, line_of(token));
+      else if (cut)
+        p.faults.report(id, token, row_status::length_clamped, causal(token) >> level.ratio_shift);
+    }
     const std::int32_t split = cut && begin < readable.live ? readable.live : begin;
     const std::int32_t read_end = cut ? (end < split ? end : split) : end;
     if (begin < read_end)

@@ -86,13 +86,14 @@ struct plain_decode_metadata_op {
   STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
     std::int32_t* const to = p.page_table + row * p.page_table_stride;
     page_output<page_converter, true> out{{p.source, p.skip}, to, 0, 1};
+    const strided_entries in{line.source, p.source.column_shift()};
     if (line.source)
-      map_columns(team, strided_entries{line.source, p.source.column_shift()}, out, begin, end);
+      map_columns(team, in, out, begin, end);
     else
       fill_columns(team, to, 0, 1, begin, end, p.skip);
     if (!line.source && team.rank() == 0)
       p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
-    if (out.page.bad() >= 0) p.faults.report(id, row, row_status::slot_out_of_range, out.page.bad());
+    if (out.page.bad() >= 0) p.faults.report(id, row, row_status::slot_out_of_range, in.one(out.page.bad()));
   }
 
   /// Whether this op does all that `p` asks for.
@@ -135,13 +136,15 @@ struct decode_metadata_op {
     }
   }
 
+  /// `reporter`: the op that this one is a part of.
   template <class Team>
-  STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end) const {
+  STEPGRAPH_HD void tile(Team& team, int row, const line& line, std::int32_t begin, std::int32_t end,
+                         op_id reporter = id) const {
     if (!line.source && begin < line.live && team.rank() == 0)
-      p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
+      p.faults.report(reporter, row, row_status::request_out_of_range, p.requests[row]);
     if (!p.window.page_table) {
-      const std::int32_t bad = write_pages(team, p.source, p.page_map, table(), line, row, 1, begin, end);
-      if (bad >= 0) p.faults.report(id, row, row_status::slot_out_of_range, bad);
+      const bad_entry bad = write_pages(team, p.source, p.page_map, table(), line, row, 1, begin, end);
+      if (bad.found) p.faults.report(reporter, row, row_status::slot_out_of_range, bad.value);
       return;
     }
     const std::int32_t live_end = line.source && end > line.live ? line.live : line.source ? end : begin;
@@ -156,9 +159,10 @@ struct decode_metadata_op {
           p.skip,
           to,
           window_to};
-      map_columns<1>(team, strided_entries{line.source, p.source.column_shift()}, out, begin, live_end);
-      const std::int32_t bad = out.page.bad() >= 0 ? out.page.bad() : out.window.bad();
-      if (bad >= 0) p.faults.report(id, row, row_status::slot_out_of_range, bad);
+      const strided_entries in{line.source, p.source.column_shift()};
+      map_columns<1>(team, in, out, begin, live_end);
+      const bad_entry bad = bad_entry_of(in, out.page.bad() >= 0 ? out.page.bad() : out.window.bad());
+      if (bad.found) p.faults.report(reporter, row, row_status::slot_out_of_range, bad.value);
     }
     for (std::int32_t x = (begin > live_end ? begin : live_end) + team.rank(); x < end; x += team.size()) {
       if (to) to[x] = x < line.live ? p.skip : p.tail.value;
@@ -171,11 +175,11 @@ struct decode_metadata_op {
   STEPGRAPH_HD std::int64_t window_slot(int token) const {
     const token_place at = place_of(p.lengths, p.query, p.cu_seqlens_q, token);
     if (at.causal == 0) return -1;
-    const std::int64_t slot =
-        slot_reported(p.source, p.requests[at.row], at.causal - 1, p.faults, id, at.row);
-    return p.window.full_to_swa
-               ? slot_by_slot_map(p.window.full_to_swa, slot, p.faults, id, at.row)
-               : slot_by_page_map(p.window.page_map, slot, p.source.page_shift, p.faults, id, at.row);
+    const std::int64_t request = p.requests[at.row], position = at.causal - 1;
+    const std::int64_t slot = slot_reported(p.source, request, position,
+                                            p.source.known_slot(request, position), p.faults, id, at.row);
+    return p.window.full_to_swa ? slot_by_slot_map(p.window.full_to_swa, slot, p.source, p.faults, id, at.row)
+                                : slot_by_page_map(p.window.page_map, slot, p.source, p.faults, id, at.row);
   }
 };
 

@@ -25,7 +25,8 @@ struct draft_steps_metadata_op {
   template <class Team>
   STEPGRAPH_HD void tile(Team& team, int index, const line& line, std::int32_t begin,
                          std::int32_t end) const {
-    if (index >= p.steps) return decode_metadata_op{p.decode}.tile(team, index - p.steps, line, begin, end);
+    if (index >= p.steps)
+      return decode_metadata_op{p.decode}.tile(team, index - p.steps, line, begin, end, id);
     step_vectors(team, index);
   }
 
@@ -50,7 +51,7 @@ struct draft_steps_metadata_op {
       const std::int32_t count = !live || given < 0          ? 0
                                  : given > p.query.max_count ? p.query.max_count
                                                              : given;
-      const std::int64_t first_slot = count > 0 ? slot_at(row, request, length - count) : -1;
+      const std::int64_t first_slot = count > 0 ? slot_at(request, length - count) : -1;
       const auto length_sum = team.exclusive_sum(length);
       const auto query_sum = team.exclusive_sum(count);
       if (captured) {
@@ -61,7 +62,8 @@ struct draft_steps_metadata_op {
           p.decode.faults.report(id, row, row_status::query_count_clamped, given);
         for (std::int64_t j = 0; j < count && first + j < tokens; ++j)
           write_token(step * tokens + first + j, length - count + j,
-                      j == 0 ? first_slot : slot_at(row, request, length - count + j));
+                      stored_slot(row, request, length - count + j,
+                                  j == 0 ? first_slot : slot_at(request, length - count + j)));
       }
       length_before += length_sum.total;
       query_before += query_sum.total;
@@ -70,12 +72,18 @@ struct draft_steps_metadata_op {
       write_token(step * tokens + token, -1, -1);
   }
 
-  /// Slot of the row's token at `position`, or -1.
-  STEPGRAPH_HD std::int64_t slot_at(int row, std::int64_t request, std::int64_t position) const {
+  /// Slot of the request's token at `position`, before the page map, or -1.
+  STEPGRAPH_HD std::int64_t slot_at(std::int64_t request, std::int64_t position) const {
+    return position < 0 || !p.out_cache_loc ? -1 : p.decode.source.known_slot(request, position);
+  }
+
+  /// Where a token that the bucket holds is stored, or -1; `slot` is that of slot_at.
+  STEPGRAPH_HD std::int64_t stored_slot(int row, std::int64_t request, std::int64_t position,
+                                        std::int64_t slot) const {
     const decode_metadata_params& d = p.decode;
     if (position < 0 || !p.out_cache_loc) return -1;
-    const std::int64_t slot = slot_reported(d.source, request, position, d.faults, id, row);
-    return d.page_map ? slot_by_page_map(d.page_map, slot, d.source.page_shift, d.faults, id, row) : slot;
+    slot = slot_reported(d.source, request, position, slot, d.faults, id, row);
+    return d.page_map ? slot_by_page_map(d.page_map, slot, d.source, d.faults, id, row) : slot;
   }
 
   STEPGRAPH_HD void write_token(std::int64_t at, std::int64_t position, std::int64_t slot) const {

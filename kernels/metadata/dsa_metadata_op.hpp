@@ -89,14 +89,14 @@ struct dsa_metadata_op {
     if (to.count == 0) return;
     if (index < rows() && !line.source && begin < line.live && team.rank() == 0)
       p.faults.report(id, index, row_status::request_out_of_range, p.requests[index]);
-    const std::int32_t bad =
+    const bad_entry bad =
         which == table::tokens && pages_by_tokens()
             ? write_slots_and_pages(team, line, to.first, to.count, begin, end)
         : which == table::tokens
             ? write_slots(team, p.source, p.page_map, p.page_table_1, line, to.first, to.count, begin, end)
             : write_pages(team, p.source, p.page_map, sink(which), line, to.first, to.count, begin, end,
                           which == table::pooled ? group_shift() : 0);
-    if (bad >= 0) p.faults.report(id, index, row_status::slot_out_of_range, bad);
+    if (bad.found) p.faults.report(id, index, row_status::slot_out_of_range, bad.value);
   }
 
  protected:
@@ -117,15 +117,15 @@ struct dsa_metadata_op {
   }
 
   template <class Team>
-  STEPGRAPH_HD std::int32_t write_slots_and_pages(Team& team, const line& line, std::int64_t first,
-                                                  int copies, std::int32_t begin, std::int32_t end) const {
+  STEPGRAPH_HD bad_entry write_slots_and_pages(Team& team, const line& line, std::int64_t first, int copies,
+                                               std::int32_t begin, std::int32_t end) const {
     const table_sink &tokens = p.page_table_1, &pages = p.real_page_table;
     const int shift = p.source.page_shift;
     if (!line.source) {
       const auto page = [&](std::int32_t x) { return static_cast<std::int32_t>(pages_of(x, shift)); };
       fill_columns(team, tokens.line(first), tokens.stride, copies, begin, end, tokens.skip);
       fill_columns(team, pages.line(first), pages.stride, copies, page(begin), page(end), pages.skip);
-      return -1;
+      return {};
     }
     slots_and_pages_output out{page_converter::of_slots(p.source, tokens.skip),
                                shift,
@@ -135,8 +135,9 @@ struct dsa_metadata_op {
                                tokens.stride,
                                pages.stride,
                                copies};
-    map_columns(team, strided_entries{line.source, 0}, out, begin, end);
-    return out.slot.bad();
+    const strided_entries in{line.source, 0};
+    map_columns(team, in, out, begin, end);
+    return bad_entry_of(in, out.slot.bad());
   }
 
  private:

@@ -10,8 +10,9 @@
 namespace stepgraph {
 
 /// CSR of the KV slots of tokens [start[r], len[r]) of each row. `indptr` is written in full and never
-/// clamped; entries past the capacity are not written, and their rows reported. The embedder owns all memory;
-/// addresses and numbers are baked into a capture, contents are not.
+/// clamped; entries past the capacity are not written, and their rows reported. There is no `tail`: rows lie one
+/// after the other, and what lies past indptr[rows] is undefined. The embedder owns all memory; addresses and
+/// numbers are baked into a capture, contents are not.
 struct kv_indices_params {
   row_lengths lengths{};
   index_view requests{};  // q, [rows], lines of the page source
@@ -26,7 +27,7 @@ struct kv_indices_params {
   fault_sink faults{};
 };
 
-/// CSR of each row's prefix indices followed by the indices of its query tokens.
+/// CSR of each row's prefix indices followed by the indices of its query tokens; no `tail`, as above.
 struct unified_kv_indices_params {
   row_lengths lengths{};                         // n and cap: a prefix is clamped to [0, cap] and reported
   query_tokens query{};                          // E, how many extend indices a row has

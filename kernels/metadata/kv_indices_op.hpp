@@ -113,25 +113,25 @@ struct kv_indices_op {
       return;
     }
     const std::int32_t* const from = line.source;
-    const std::int32_t bad =
+    const bad_entry bad =
         p.source.page_granular || p.page_map || p.slot_map
             ? pack<4>(team, token_entries{from, p.source.page_granular ? p.source.page_shift : 0, line.start},
                       slot_converter{p.source, p.page_map, p.slot_map, p.skip, line.start}, first, begin, end)
             : pack<8>(team, token_entries{from, 0, line.start}, page_converter::of_slots(p.source, p.skip),
                       first, begin, end);
-    if (bad >= 0) p.faults.report(id, row, row_status::slot_out_of_range, std::int64_t{bad} + line.start);
+    if (bad.found) p.faults.report(id, row, row_status::slot_out_of_range, bad.value);
   }
 
  private:
-  /// Columns [begin, end) of a row whose first index is out[first]; returns a column whose entry is bad, or -1.
+  /// Columns [begin, end) of a row whose first index is out[first]; returns an entry that is out of range.
   template <int in_flight, class Team, class Converter>
-  STEPGRAPH_HD std::int32_t pack(Team& team, const token_entries& in, const Converter& converter,
-                                 std::int64_t first, std::int32_t begin, std::int32_t end) const {
+  STEPGRAPH_HD bad_entry pack(Team& team, const token_entries& in, const Converter& converter,
+                              std::int64_t first, std::int32_t begin, std::int32_t end) const {
     const std::int64_t at = first * (p.indices.wide ? 8 : 4);
     const bool four = aligned16(static_cast<const char*>(p.indices.data) + at) && first + end <= p.capacity;
     packed_output<Converter> out{converter, p.indices, first, p.capacity, four};
     map_columns<in_flight>(team, in, out, begin, end);
-    return out.converter.bad();
+    return bad_entry_of(in, out.converter.bad());
   }
 };
 
@@ -142,13 +142,17 @@ struct unified_entries {
   std::int64_t prefix_first, prefix_count, extend_first, extend_count;
   std::int32_t prefix_length;
 
+  /// Where column x lies in its array.
+  STEPGRAPH_HD std::int64_t place(std::int64_t x) const {
+    return x < prefix_length ? prefix_first + x : extend_first + (x - prefix_length);
+  }
   STEPGRAPH_HD bool has(std::int64_t x) const {
-    const std::int64_t at = x < prefix_length ? prefix_first + x : extend_first + (x - prefix_length);
+    const std::int64_t at = place(x);
     return at >= 0 && at < (x < prefix_length ? prefix_count : extend_count);
   }
   STEPGRAPH_HD std::int32_t one(std::int64_t x) const {
     if (!has(x)) return -1;
-    return x < prefix_length ? prefix[prefix_first + x] : extend[extend_first + (x - prefix_length)];
+    return (x < prefix_length ? prefix : extend)[place(x)];
   }
   STEPGRAPH_HD static quad four(std::int64_t) { return {}; }
   STEPGRAPH_HD static bool by_four() { return false; }
@@ -230,7 +234,7 @@ struct unified_kv_indices_op {
     packed_output<unified_converter> out{{in, p.skip}, p.indices, prefixes + first_query, p.capacity};
     map_columns(team, in, out, begin, end);
     if (out.converter.bad_column >= 0)
-      p.faults.report(id, row, row_status::slot_out_of_range, out.converter.bad_column);
+      p.faults.report(id, row, row_status::slot_out_of_range, in.place(out.converter.bad_column));
   }
 
  private:

@@ -43,6 +43,17 @@ STEPGRAPH_HD page_line page_line_of(const page_source& source, std::int64_t requ
           source.has_request(request) ? source.line(request) : nullptr};
 }
 
+/// An entry that was out of range, if one was: what is reported.
+struct bad_entry {
+  bool found = false;
+  std::int32_t value = 0;
+};
+/// That of `column`, -1: none. Read once more, so that only its column is kept while a line is moved.
+template <class In>
+STEPGRAPH_HD bad_entry bad_entry_of(const In& in, std::int32_t column) {
+  return column < 0 ? bad_entry{} : bad_entry{true, in.one(column)};
+}
+
 /// A table's entries as pages: divided by the page size and checked.
 struct page_converter {
   int entry_shift;      // entry to page
@@ -184,11 +195,11 @@ struct page_output {
 };
 
 /// Columns [begin, end) of one line, converted, onto `copies` lines of `table` from `first_line` on, and the
-/// tail. Returns a column whose entry was out of range, or -1.
+/// tail. Returns an entry that was out of range.
 template <int in_flight = 4, bool streamed = false, class Team, class In, class Converter>
-STEPGRAPH_HD std::int32_t write_line(Team& team, const table_sink& table, const page_line& line,
-                                     std::int64_t first_line, int copies, std::int32_t begin,
-                                     std::int32_t end, const In& in, const Converter& converter) {
+STEPGRAPH_HD bad_entry write_line(Team& team, const table_sink& table, const page_line& line,
+                                  std::int64_t first_line, int copies, std::int32_t begin, std::int32_t end,
+                                  const In& in, const Converter& converter) {
   const std::int32_t live_end = end < line.live ? end : line.live;
   page_output<Converter, false, streamed> out{converter, table.line(first_line), table.stride, copies};
   if (line.source)
@@ -198,14 +209,14 @@ STEPGRAPH_HD std::int32_t write_line(Team& team, const table_sink& table, const 
   if (end > line.live)
     fill_columns(team, out.line, table.stride, copies, begin > line.live ? begin : line.live, end,
                  table.tail.value);
-  return out.page.bad();
+  return bad_entry_of(in, out.page.bad());
 }
 
 /// The same for a table of pages, or of groups of 2^group_shift pages.
 template <class Team>
-STEPGRAPH_HD std::int32_t write_pages(Team& team, const page_source& source, const index_map& map,
-                                      const table_sink& table, const page_line& line, std::int64_t first_line,
-                                      int copies, std::int32_t begin, std::int32_t end, int group_shift = 0) {
+STEPGRAPH_HD bad_entry write_pages(Team& team, const page_source& source, const index_map& map,
+                                   const table_sink& table, const page_line& line, std::int64_t first_line,
+                                   int copies, std::int32_t begin, std::int32_t end, int group_shift = 0) {
   const strided_entries in{line.source, source.column_shift() + group_shift};
   if (!map)
     return write_line(team, table, line, first_line, copies, begin, end, in,
@@ -216,9 +227,9 @@ STEPGRAPH_HD std::int32_t write_pages(Team& team, const page_source& source, con
 
 /// The same for a table of the slots of tokens.
 template <class Team>
-STEPGRAPH_HD std::int32_t write_slots(Team& team, const page_source& source, const index_map& map,
-                                      const table_sink& table, const page_line& line, std::int64_t first_line,
-                                      int copies, std::int32_t begin, std::int32_t end) {
+STEPGRAPH_HD bad_entry write_slots(Team& team, const page_source& source, const index_map& map,
+                                   const table_sink& table, const page_line& line, std::int64_t first_line,
+                                   int copies, std::int32_t begin, std::int32_t end) {
   if (!source.page_granular && !map)
     return write_line<4, true>(team, table, line, first_line, copies, begin, end,
                                strided_entries{line.source, 0}, page_converter::of_slots(source, table.skip));

@@ -27,12 +27,12 @@ struct plain_dsa_metadata_op : dsa_metadata_op {
     if (to.count == 0) return;
     if (!line.source && team.rank() == 0)
       p.faults.report(id, row, row_status::request_out_of_range, p.requests[row]);
-    const std::int32_t bad = p.page_table_1
-                                 ? write_slots_and_pages(team, line, to.first, to.count, begin, end)
-                                 : write_line(team, p.real_page_table, line, to.first, to.count, begin, end,
-                                              strided_entries{line.source, p.source.page_shift},
-                                              page_converter{p.source, p.real_page_table.skip});
-    if (bad >= 0) p.faults.report(id, row, row_status::slot_out_of_range, bad);
+    const bad_entry bad = p.page_table_1
+                              ? write_slots_and_pages(team, line, to.first, to.count, begin, end)
+                              : write_line(team, p.real_page_table, line, to.first, to.count, begin, end,
+                                           strided_entries{line.source, p.source.page_shift},
+                                           page_converter{p.source, p.real_page_table.skip});
+    if (bad.found) p.faults.report(id, row, row_status::slot_out_of_range, bad.value);
   }
 
   /// Whether this op does all that `p` asks for.

@@ -94,32 +94,34 @@ STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengt
   return static_cast<std::int32_t>(before < query.tokens ? before : query.tokens);
 }
 
-/// KV slot of token `position` of the row's request, or -1, reported, where request or entry is out of range.
+/// `slot`, which is source.known_slot(request, position): -1 is reported, as request or entry is out of range.
 STEPGRAPH_HD std::int64_t slot_reported(const page_source& source, std::int64_t request,
-                                        std::int64_t position, const fault_sink& faults, op_id op, int row) {
-  if (!source.has_request(request)) {
+                                        std::int64_t position, std::int64_t slot, const fault_sink& faults,
+                                        op_id op, int row) {
+  if (slot >= 0) return slot;
+  if (!source.has_request(request))
     faults.report(op, row, row_status::request_out_of_range, request);
-    return -1;
-  }
-  const std::int64_t slot = source.slot(request, position);
-  if (slot < 0) faults.report(op, row, row_status::slot_out_of_range, position);
-  return slot;
+  else
+    faults.report(op, row, row_status::slot_out_of_range, source.entry(request, position));
+  return -1;
 }
 
-/// `slot` through a page map; an index past the map is reported.
-STEPGRAPH_HD std::int64_t slot_by_page_map(const index_map& map, std::int64_t slot, int page_shift,
+/// `slot` through a page map; the entry of a page past the map is reported.
+STEPGRAPH_HD std::int64_t slot_by_page_map(const index_map& map, std::int64_t slot, const page_source& source,
                                            const fault_sink& faults, op_id op, int row) {
   if (slot < 0) return -1;
+  const int page_shift = source.page_shift;
   const std::int64_t page = slot >> page_shift;
-  if (!map.has(page)) faults.report(op, row, row_status::slot_out_of_range, page);
+  if (!map.has(page)) faults.report(op, row, row_status::slot_out_of_range, source.entry_of(slot));
   const std::int64_t mapped = map[page];
   return mapped < 0 ? -1 : (mapped << page_shift) + (slot & ((std::int64_t{1} << page_shift) - 1));
 }
 
-/// `slot` through a slot map; an index past the map is reported.
-STEPGRAPH_HD std::int64_t slot_by_slot_map(const index_map& map, std::int64_t slot, const fault_sink& faults,
-                                           op_id op, int row) {
-  if (slot >= 0 && !map.has(slot)) faults.report(op, row, row_status::slot_out_of_range, slot);
+/// `slot` through a slot map; the entry of a slot past the map is reported.
+STEPGRAPH_HD std::int64_t slot_by_slot_map(const index_map& map, std::int64_t slot, const page_source& source,
+                                           const fault_sink& faults, op_id op, int row) {
+  if (slot >= 0 && !map.has(slot))
+    faults.report(op, row, row_status::slot_out_of_range, source.entry_of(slot));
   return map[slot];
 }
 

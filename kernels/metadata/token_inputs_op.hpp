@@ -119,11 +119,8 @@ struct token_inputs_op {
   }
 
   STEPGRAPH_HD std::int64_t store_slot(const token_place& at, std::int64_t request, std::int64_t slot) const {
-    if (slot < 0 && !p.source.has_request(request))
-      p.faults.report(id, at.row, row_status::request_out_of_range, request);
-    else if (slot < 0)
-      p.faults.report(id, at.row, row_status::slot_out_of_range, at.causal - 1);
-    if (p.page_map) slot = slot_by_page_map(p.page_map, slot, p.source.page_shift, p.faults, id, at.row);
+    slot = slot_reported(p.source, request, at.causal - 1, slot, p.faults, id, at.row);
+    if (p.page_map) slot = slot_by_page_map(p.page_map, slot, p.source, p.faults, id, at.row);
     return slot < 0 ? p.skip : slot;
   }
 };

@@ -29,7 +29,8 @@ struct combine_top_k_and_window_params {
   const std::int32_t* gather_len = nullptr;       // [rows] tokens gathered for the window, in [0, len]
   const std::int32_t* compressed_base = nullptr;  // [rows]; may be null if topk is 0
   const std::int32_t* swa_base = nullptr;         // [rows]
-  table_sink indices{};            // out [C, at least topk + window rounded up to 128]; its `skip` must be -1
+  table_sink indices{};  // out [C, at least topk + window rounded up to 128]; its `skip` must be -1,
+                         // its `tail` begins past the padded width
   std::int32_t* length = nullptr;  // out [C], 0 for dead tokens
   /// Tokens, from the first on, whose indices stay in a GPU's L2 cache for whoever reads them; all other accesses
   /// are the first to leave it. -1: as many as two fifths of the cache hold.

@@ -48,7 +48,8 @@ struct set_k_and_s_params {
 /// Gathers len[r] tokens a row out of the cache into packed rows: token x of row r, which lies in page
 /// page_table[r, x / P], goes to packed row cu_seqlens_k[r] + x. `get_k` is this with `scales` null, `get_s`
 /// with `keys` null. A token whose page is negative or past the cache (reported) becomes zeros; packed rows
-/// past the capacity are not written, and their rows reported.
+/// past the capacity are not written, and their rows reported. There is no `tail`: what lies past packed row
+/// cu_seqlens_k[rows] is undefined.
 struct get_k_and_s_params {
   row_lengths lengths{};                     // cap is at most page_columns * P
   const std::int32_t* page_table = nullptr;  // [rows, page_columns] pages

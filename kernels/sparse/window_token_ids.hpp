@@ -10,8 +10,8 @@
 namespace stepgraph {
 
 /// Slots, in the window's own pool, of the tokens that a row's queries can see: per row g = min(len, E + w - 1)
-/// ids full_to_swa[S(q[r], len - g + i)] at offsets[r] + i. The embedder owns all memory; addresses and
-/// numbers are baked into a capture, contents are not.
+/// ids full_to_swa[S(q[r], len - g + i)] at offsets[r] + i. There is no `tail`: what lies past offsets[rows] is
+/// undefined. The embedder owns all memory; addresses and numbers are baked into a capture, contents are not.
 struct window_token_ids_params {
   row_lengths lengths{};
   index_view requests{};  // q, [rows], lines of the page source

@@ -51,12 +51,11 @@ struct window_token_ids_op {
     }
     packed_output<slot_converter> out{
         {p.source, {}, p.full_to_swa, p.skip, line.start}, p.ids, first, p.capacity};
-    map_columns(
-        team,
-        token_entries{p.source.line(request), p.source.page_granular ? p.source.page_shift : 0, line.start},
-        out, begin, end);
-    if (out.converter.bad() >= 0)
-      p.faults.report(id, row, row_status::slot_out_of_range, std::int64_t{out.converter.bad()} + line.start);
+    const token_entries in{p.source.line(request), p.source.page_granular ? p.source.page_shift : 0,
+                           line.start};
+    map_columns(team, in, out, begin, end);
+    const bad_entry bad = bad_entry_of(in, out.converter.bad());
+    if (bad.found) p.faults.report(id, row, row_status::slot_out_of_range, bad.value);
   }
 };
 

@@ -15,7 +15,7 @@ struct read_fence_op {
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    if (team.rank() != 0 || p.header->last_reader != p.part || guard_off("read-fence")) return;
+    if (team.rank() != 0 || p.header->last_reader != p.part) return;
 #if defined(__CUDA_ARCH__)
     __threadfence_system();
     *const_cast<volatile std::uint64_t*>(p.fence) = p.header->sequence;

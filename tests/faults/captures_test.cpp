@@ -9,7 +9,7 @@
 #include "graphs/error.hpp"
 #include "graphs/graph.hpp"
 #include "tests/device_vector.hpp"
-#include "tests/runtime/tiny_fixture.hpp"
+#include "tests/runtime/draft_fixture.hpp"
 
 using namespace stepgraph;
 
@@ -109,6 +109,51 @@ TEST_CASE("alternate: step kinds in turn capture, allocate and synchronise nothi
     }
   }
   CHECK(executor.captures().size() == captures);
+}
+
+TEST_CASE(
+    "alternate: rounds with the draft's steps, without and with drafts in turn, and nothing but launches") {
+  const tiny_with_draft t;
+  constexpr int most = 3;
+  step_executor executor = t.executor({.rows = 2, .most = most, .step_tokens = 16});
+  executor.capture();
+  const std::size_t captures = executor.captures().size();
+  const std::vector<std::int32_t> prompt{1, 2}, drafts{3, 4};
+  std::vector<step_round> rounds{
+      {.kind = step_kind::extend, .extend_draft = true},         // the prompt: two steps
+      {.kind = step_kind::target_verify, .draft_length = most},  // draft decodes before it
+      {.kind = step_kind::decode, .extend_draft = true},
+      {.kind = step_kind::target_verify, .draft_length = 2, .extend_draft = true},  // all three
+      {.kind = step_kind::target_verify, .draft_length = 0, .extend_draft = true},  // the host's drafts
+      {.kind = step_kind::decode}};
+  const int launches[]{2, 2, 2, 3, 2, 1};
+  request_id request = executor.open();
+  int length = 0;
+  for (int i = 0; i < test_rounds(600); ++i) {
+    const int which = length == 0 ? 0 : i % 6;
+    const step_row rows[]{{request, 2, prompt}, {request, most + 1},  {request, 1},
+                          {request, 3},         {request, 3, drafts}, {request, 1}};
+    step_round& round = rounds[which];
+    round.rows = std::span(rows + which, 1);
+    const activity before = activity_now();
+    const auto ticket = executor.replay(round);
+    const activity did = activity_now() - before;
+    REQUIRE(ticket);
+    CHECK(did.launches == launches[which]);
+    CHECK(did.captures == 0);
+    CHECK(did.instantiations == 0);
+    CHECK(did.allocations == 0);
+    CHECK(did.synchronizations == 0);
+    length = executor.wait(*ticket)[0].length;
+    CHECK(length > 0);
+    if (length > 240) {  // another request before the context is full
+      executor.close(request);
+      request = executor.open();
+      length = 0;
+    }
+  }
+  CHECK(executor.captures().size() == captures);
+  CHECK_FALSE(executor.fault());
 }
 
 TEST_CASE("key: what is baked into a capture is another capture or an error, never a silent wrong replay") {

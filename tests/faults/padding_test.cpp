@@ -129,34 +129,3 @@ TEST_CASE("pad-scope: dead rows of a bucket change no row of another") {
     for (int r = 0; r < live; ++r) CHECK(results[r].length == ++length[(from + r) % 8]);
   }
 }
-
-TEST_CASE("sizing: a step of the largest size stays within its buffers") {
-  const tiny t;
-  constexpr int rows = 4, drafts = 5;
-  reference::llama_reference plain(t.weights);
-  reference::random_integers random(test_seed());
-  step_executor executor = t.executor(rows, {.poison = true}, drafts);
-  executor.capture();
-  std::vector<request_id> requests;
-  std::vector<std::vector<std::int32_t>> prompts, texts;
-  for (int r = 0; r < rows; ++r) {
-    prompts.push_back(random_prompt(random, 3, t.weights.config.vocab_size));
-    texts.push_back(reference_text(plain, prompts.back(), drafts + 2));
-    requests.push_back(executor.open());
-  }
-  std::vector<step_row> first, verify;
-  for (int r = 0; r < rows; ++r) {
-    first.push_back({.request = requests[r], .tokens = 3, .token_ids = prompts[r]});
-    // the right drafts: all are kept, and each row emits as many tokens as a row may
-    verify.push_back(
-        {.request = requests[r], .tokens = drafts + 1, .token_ids = std::span(texts[r]).subspan(1, drafts)});
-  }
-  executor.wait(*executor.replay(step_kind::extend, first));
-  const step_ticket ticket = *executor.replay(step_kind::target_verify, verify);
-  executor.wait(ticket);
-  for (int r = 0; r < rows; ++r) {
-    const auto emitted = executor.emitted(ticket, r);
-    CHECK(std::vector<std::int32_t>(emitted.begin(), emitted.end()) ==
-          std::vector<std::int32_t>(texts[r].begin() + 1, texts[r].end()));
-  }
-}

@@ -10,6 +10,7 @@
 #include "graphs/error.hpp"
 #include "tests/device_vector.hpp"
 #include "tests/faults/careless_sum.hpp"
+#include "tests/faults/seen_memory.hpp"
 #include "tests/runtime/draft_fixture.hpp"
 
 using namespace stepgraph;
@@ -17,31 +18,6 @@ using namespace stepgraph;
 namespace {
 
 constexpr std::int32_t wild = 0x7f7f7f7f;
-
-/// Says where the executor's two blocks lie, so that a test can look at every carving.
-class seen_memory final : public memory_resource {
- public:
-  device where() const noexcept override { return test_device(); }
-
-  /// What lasts is allocated first, then the steps' block, whose carvings are listed first.
-  std::byte* at(const carving_info& carving) const {
-    return carving.offset < bytes[1] ? blocks[1] + carving.offset : blocks[0] + (carving.offset - bytes[1]);
-  }
-  bool of_step(const carving_info& carving) const { return carving.offset < bytes[1]; }
-
- private:
-  void* do_allocate(std::size_t size) override {
-    void* const made = device_memory(where()).allocate(size);
-    blocks.push_back(static_cast<std::byte*>(made));
-    bytes.push_back(size);
-    return made;
-  }
-  void do_deallocate(void* pointer, std::size_t size) noexcept override {
-    device_memory(where()).deallocate(pointer, size);
-  }
-  std::vector<std::byte*> blocks;
-  std::vector<std::size_t> bytes;
-};
 
 /// The token that a decode of one row in a bucket of four ends with, after a prompt of three, while another
 /// request has come and gone. `sum` says what the body sums.

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "graphs/error.hpp"
 #include "kernels/programmatic_launch.hpp"
 #include "tests/rounded_weights.hpp"
 #include "tests/runtime/draft_fixture.hpp"
@@ -108,7 +109,9 @@ outcome rounds(const tiny_with_draft& t, bool programmatic) {
   }
   add(executor.stream(), got.cache, executor.kv_cache());
   add(executor.stream(), got.cache, *draft->kv);
-  CHECK_FALSE(executor.fault());
+  if (const auto fault = executor.fault())
+    FAIL_CHECK(message(to_string(op_id(fault->op)), ", row ", fault->row, ": ",
+                       to_string(row_status(fault->status)), ", ", fault->value));
   return got;
 }
 

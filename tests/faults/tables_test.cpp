@@ -7,83 +7,62 @@
 #include "graphs/error.hpp"
 #include "kernels/metadata/decode_metadata.hpp"
 #include "tests/device_vector.hpp"
-#include "tests/runtime/tiny_fixture.hpp"
+#include "tests/faults/adopted_table.hpp"
+#include "tests/runtime/draft_fixture.hpp"
 
 using namespace stepgraph;
 
 namespace {
 
-constexpr std::int32_t wild = 0x7f7f7f7f;
+constexpr std::int32_t wild = adopted_table::wild;
 
-/// An embedder's request table of one page a token or more, wild beyond each request's pages.
-struct adopted_table {
-  static constexpr int requests = 3;
-  int columns, stride;
-  device_vector<std::int32_t> table, seq_lens, last_token;
-
-  adopted_table(stream_ref at, int columns, int extra, bool clean)
-      : columns(columns),
-        stride(columns + extra),
-        table(at, std::size_t(requests) * stride, clean ? 0 : wild),
-        seq_lens(at, requests, 0),
-        last_token(at, requests, 0) {}
-
-  /// Pages for `length` tokens of each request, none shared; the rest of each line as it was.
-  void give(int length, int page_size) {
-    std::vector<std::int32_t> entries = table.get();
-    const int pages = (length + page_size - 1) / page_size;
-    for (int r = 0; r < requests; ++r)
-      for (int i = 0; i < pages; ++i) entries[r * stride + i] = 1 + r * columns + i;
-    table.set(entries);
-  }
-  adopted_requests view(int page_shift) const {
-    return {.source = {.table = table.data(),
-                       .row_stride = stride,
-                       .requests = requests,
-                       .columns = columns,
-                       .page_shift = page_shift,
-                       .page_granular = true,
-                       .pool_pages = 0},
-            .seq_lens = seq_lens.data(),
-            .last_token = last_token.data()};
-  }
-};
-
-/// What steps of every kind emit over an adopted table.
-std::vector<std::int32_t> texts(const tiny& t, int columns, int extra, bool clean) {
+/// What steps of every kind emit over an adopted table, those of a draft that is the target itself included.
+std::vector<std::int32_t> texts(const tiny_with_draft& t, int columns, int extra, bool clean) {
   constexpr int page_size = 8, page_shift = 3, drafts = 3;
   const stream at(test_device());
   adopted_table adopted(at.ref(), columns, extra, clean);
   step_limits limits = t.limits(3, drafts);
   limits.max_context = std::int64_t{columns} * page_size;
   limits.kv_pages = 3 * columns + 1;
-  step_executor executor(
-      test_device(), limits, t.model->layout(), t.model->steps(true),
-      few_buckets(limits, {.stream = at.ref(), .requests = adopted.view(page_shift), .poison = !clean}));
+  limits.hidden_size = t.weights.config.hidden_size;
+  std::vector<step_definition> steps = t.model->steps(true);
+  for (step_definition& step : t.draft.steps())
+    if (!step.sampled) steps.push_back(std::move(step));
+  step_executor executor(test_device(), limits, t.model->layout(), std::move(steps),
+                         few_buckets(limits, {.stream = at.ref(),
+                                              .requests = adopted.view(page_shift),
+                                              .poison = !clean,
+                                              .draft = t.draft.shape(),
+                                              .draft_lengths = {drafts}}));
   executor.capture();
   const std::vector<std::int32_t> prompt{5, 6, 7}, guesses{1, 2, 3};
   std::vector<std::int32_t> all;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 10; ++i) {
     // pages for the rows' next tokens and no more
-    const int most = adopted.seq_lens.get()[0] + 6;
+    const int most = std::ranges::max(adopted.seq_lens.get()) + drafts + 1;
     if (most > limits.max_context) break;
     adopted.give(most, page_size);
     std::vector<step_row> rows;
-    const step_kind kind = i == 0       ? step_kind::extend
-                           : i % 2 == 1 ? step_kind::decode
-                                        : step_kind::target_verify;
+    step_round round{.kind = i == 0       ? step_kind::extend
+                             : i % 3 == 1 ? step_kind::decode
+                                          : step_kind::target_verify,
+                     .draft_length = i > 0 && i % 3 == 0 ? drafts : 0,
+                     .extend_draft = true};
     for (int r = 0; r < 3; ++r)
-      rows.push_back(kind == step_kind::extend   ? step_row{r, r + 1, std::span(prompt).first(r + 1)}
-                     : kind == step_kind::decode ? step_row{r, 1, {}}
-                     : /* a row sits the round out */ r == 1 ? step_row{r, 0, {}}
-                                                             : step_row{r, 4, guesses});
-    const step_ticket ticket = *executor.replay(kind, rows);
+      rows.push_back(round.kind == step_kind::extend   ? step_row{r, r + 1, std::span(prompt).first(r + 1)}
+                     : round.kind == step_kind::decode ? step_row{r, 1, {}}
+                     : /* a row sits the round out */ r == i % 4 ? step_row{r, 0, {}}
+                     : round.draft_length > 0                    ? step_row{r, drafts + 1, {}}
+                                                                 : step_row{r, drafts + 1, guesses});
+    round.rows = rows;
+    const step_ticket ticket = *executor.replay(round);
     for (const row_result& row : executor.wait(ticket)) {
       CHECK(row.status == 0);
       all.push_back(row.token);
-      all.push_back(row.length);
+      all.push_back(row.length);  // with the drafts that were kept: a wrong one shows
     }
   }
+  executor.stream().synchronize();  // the draft's last step too
   CHECK_FALSE(executor.fault());
   return all;
 }
@@ -91,7 +70,7 @@ std::vector<std::int32_t> texts(const tiny& t, int columns, int extra, bool clea
 }  // namespace
 
 TEST_CASE("tail-wild: what lies in a table beyond the live pages changes nothing, in any step kind") {
-  const tiny t;
+  const tiny_with_draft t(0.0f);
   for (const int columns : {7, 63, 64, 65})
     for (const int extra : {0, 1, 5}) {
       if (test_small() && extra != columns % 2 * 5) continue;
@@ -177,4 +156,63 @@ TEST_CASE(
   refused("requests is null", [](auto& p) { p.requests = static_cast<const std::int32_t*>(nullptr); });
   const activity did = activity_now() - before;
   CHECK(did.launches == 0);
+}
+
+TEST_CASE("dtype: an executor refuses narrow tables, short strides and memory that its device cannot reach") {
+  const tiny t;
+  constexpr int columns = 32, page_size = 8, pages = 9;
+  const stream at(test_device());
+  const adopted_table table(at.ref(), columns, 0, true);
+  const kv_layout layout = t.model->layout();
+  const buffer pool(device_memory(test_device()), kv_cache_bytes(layout, page_size, pages));
+  const buffer pinned(pinned_memory(test_device()), 64);
+  std::vector<std::int32_t> in_process(adopted_table::requests * columns, 1);
+  const auto make = [&](auto change) {
+    executor_options options{.stream = at.ref(),
+                             .kv_cache = make_kv_cache(layout, page_size, pages, {pool.data(), pool.bytes()}),
+                             .requests = table.view(3)};
+    change(options);
+    step_limits limits = t.limits(3, 0);
+    limits.max_context = columns * page_size;
+    step_executor(test_device(), limits, layout, t.model->steps(), options);
+  };
+  const auto refused = [&](const char* why, auto change) {
+    const activity before = activity_now();
+    CHECK_THROWS_WITH_AS(make(change), doctest::Contains(why), invalid_argument);
+    const activity did = activity_now() - before;
+    CHECK(did.launches == 0);
+    CHECK(did.allocations == 0);
+  };
+  CHECK_NOTHROW(make([](executor_options&) {}));
+  CHECK_NOTHROW(make([&](executor_options& o) { o.requests->seq_lens = pinned.as<std::int32_t>(); }));
+  refused("rows of 32 columns 31 apart", [](executor_options& o) { o.requests->source.row_stride = 31; });
+  refused("names 248 tokens a request, max_context is 256",
+          [](executor_options& o) { o.requests->source.columns = 31; });
+  // the process's own memory, which is the host's memory and no GPU's
+  const auto change_each = [&](auto use) {
+    std::int32_t* const words = in_process.data();
+    use("options.requests.source.table", [=](executor_options& o) { o.requests->source.table = words; });
+    use("options.requests.seq_lens", [=](executor_options& o) { o.requests->seq_lens = words; });
+    use("options.requests.last_token", [=](executor_options& o) { o.requests->last_token = words; });
+    use("options.requests.sampling",
+        [=](executor_options& o) { o.requests->sampling = reinterpret_cast<sampling_settings*>(words); });
+    use("options.kv_cache.keys", [=](executor_options& o) { o.kv_cache->layers.back().keys = words; });
+    use("options.kv_cache.values", [=](executor_options& o) { o.kv_cache->layers.front().values = words; });
+  };
+  if (test_device().is_host()) {
+    CHECK(foreign_memory(test_device(), in_process.data()).empty());
+    return;
+  }
+  change_each([&](const char* name, auto change) {
+    refused(name, change);
+    refused("host memory that CUDA did not allocate", change);
+  });
+  // and a device that is not the executor's
+  const stream on_host(device::host());
+  refused("the adopted stream is on host", [&](executor_options& o) { o.stream = on_host.ref(); });
+  refused("the adopted memory is on host",
+          [&](executor_options& o) { o.memory = &device_memory(device::host()); });
+  CHECK_THROWS_WITH_AS(
+      step_executor(device::host(), t.limits(3), layout, t.model->steps(), {.stream = at.ref()}),
+      doctest::Contains("the adopted stream is on"), invalid_argument);
 }

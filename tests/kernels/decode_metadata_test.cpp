@@ -4,7 +4,7 @@
 
 #include "graphs/error.hpp"
 #include "graphs/graph.hpp"
-#include "tests/kernels/metadata_fixture.hpp"
+#include "tests/kernels/metadata_outputs.hpp"
 #include "tests/reference/metadata.hpp"
 #include "tests/reference/random_batch.hpp"
 #include "tests/test_device.hpp"
@@ -43,6 +43,7 @@ void compare(const reference::batch& in, std::int64_t extra_stride = 0) {
   CHECK_MESSAGE(check_untouched(got_cu, poison, want.cu_seqlens_k).empty(), "cu_seqlens_k past its end");
   CHECK_MESSAGE(check_untouched(got_table, stride, poison, want.page_table).empty(),
                 check_untouched(got_table, stride, poison, want.page_table));
+  expect_faults(op_id::decode_metadata, batch.reports, want.faults);
 }
 
 }  // namespace
@@ -56,6 +57,11 @@ TEST_CASE("decode metadata clamps and reports what cannot be") {
   for (int i = 0; i < test_rounds(20); ++i) {
     compare(reference::random_batch(test_seed() + 500 + 2 * i, {.poison = true, .bad_request = true}));
     compare(reference::random_batch(test_seed() + 501 + 2 * i, {.poison = true, .bad_length = true}));
+    compare(reference::random_batch(test_seed() + 540 + i, {.page_granular = i % 2 == 0,
+                                                            .poison = true,
+                                                            .bad_request = true,
+                                                            .bad_length = true,
+                                                            .bad_slot = true}));
   }
 }
 

@@ -27,52 +27,114 @@ std::vector<std::int64_t> widened(const device_vector<T>& values) {
   return {got.begin(), got.end()};
 }
 
-void compare(reference::batch in, std::int64_t steps, std::int64_t skip, bool window) {
+enum class window { none, by_slots, by_pages };
+
+struct variant {
+  std::int64_t steps = 1;
+  std::int64_t skip = -1;
+  window kind = window::none;
+  reference::tail_rule tail{};
+};
+
+/// The op on one batch, which may be captured; its maps may change between replays.
+class draft_steps_run {
+ public:
+  draft_steps_run(stream_ref at, const reference::batch& in, const variant& v)
+      : in_(in),
+        v_(v),
+        batch_(at, in),
+        page_map_(at, in.page_map ? *in.page_map : reference::index_map{}, in.seed % 2 == 0),
+        window_(at, window_map(in.seed), in.seed % 3 == 0),
+        lens_(at, v.steps * in.B),
+        cu_(at, v.steps * (in.B + 1)),
+        position_(at, v.steps * in.C),
+        loc_(at, v.steps * in.C),
+        table_(at, in.B, in.page_columns, 1),
+        swa_(at, in.B, in.page_columns, 2) {
+    options_ = {.steps = v.steps, .decode = {}, .out_cache_loc_skip = v.skip};
+    options_.decode.page_table.skip = v.skip;
+    options_.decode.swa_page_table.skip = -1 - v.skip;
+    options_.decode.page_table.tail = options_.decode.swa_page_table.tail = v.tail;
+    options_.decode.swa_page_table.tail.value += 1;
+    set_window_map(in.seed);
+  }
+  void enqueue(stream_ref at) const {
+    draft_steps_metadata_params p{.decode = {.lengths = batch_.lengths,
+                                             .requests = batch_.requests(),
+                                             .source = batch_.source,
+                                             .page_map = in_.page_map ? page_map_.view : index_map{},
+                                             .skip = static_cast<std::int32_t>(v_.skip),
+                                             .page_table = table_.data(),
+                                             .page_table_stride = table_.sink.stride,
+                                             .page_columns = in_.page_columns,
+                                             .tail = device_tail(v_.tail),
+                                             .faults = batch_.faults},
+                                  .steps = static_cast<std::int32_t>(v_.steps),
+                                  .query = device_query(in_, batch_),
+                                  .slot_skip = static_cast<std::int32_t>(v_.skip),
+                                  .cache_seqlens = lens_.data(),
+                                  .cu_seqlens_k = cu_.data(),
+                                  .out_cache_loc = loc_.data(),
+                                  .position = position_.data()};
+    if (v_.kind != window::none)
+      p.decode.window = {.full_to_swa = v_.kind == window::by_slots ? window_.view : index_map{},
+                         .page_map = v_.kind == window::by_pages ? window_.view : index_map{},
+                         .page_table = swa_.data(),
+                         .page_table_stride = swa_.sink.stride,
+                         .skip = static_cast<std::int32_t>(-1 - v_.skip),
+                         .tail_value = static_cast<std::int32_t>(v_.tail.value + 1)};
+    draft_steps_metadata(at, p);
+  }
+  void set_maps(std::uint64_t seed) {
+    if (in_.page_map) page_map_.set(*(in_.page_map = reference::random_page_map(in_.pool_pages, seed)));
+    set_window_map(seed + 1);
+  }
+  void expect() const {
+    const auto want = reference::draft_steps_metadata(in_, options_);
+    for (std::int64_t k = 0; k < v_.steps; ++k) {
+      CAPTURE(k);
+      expect_line(widened(lens_), k, want.cache_seqlens[k]);
+      expect_line(widened(cu_), k, want.cu_seqlens_k[k]);
+      expect_line(widened(loc_), k, want.out_cache_loc[k]);
+      expect_line(widened(position_), k, want.position[k]);
+    }
+    for (const auto& all : {widened(lens_), widened(cu_), widened(loc_), widened(position_)})
+      for (std::size_t i = all.size() - 4; i < all.size(); ++i) CHECK(all[i] == output_poison);
+    table_.expect(want.page_table);
+    swa_.expect(want.swa_page_table);
+    expect_faults(op_id::draft_steps_metadata, batch_.reports, want.faults);
+  }
+
+ private:
+  reference::index_map window_map(std::uint64_t seed) const {
+    return v_.kind == window::by_pages ? reference::random_page_map(in_.pool_pages, seed)
+                                       : reference::random_slot_map(in_, seed);
+  }
+  void set_window_map(std::uint64_t seed) {
+    const auto map = window_map(seed);
+    window_.set(map);
+    if (v_.kind == window::by_slots) options_.decode.full_to_swa = map;
+    if (v_.kind == window::by_pages) options_.decode.swa_page_map = map;
+  }
+
+  reference::batch in_;
+  variant v_;
+  reference::draft_steps_options options_;
+  device_batch batch_;
+  device_map page_map_, window_;
+  output_vector<std::int32_t> lens_, cu_, position_;
+  output_vector<std::int64_t> loc_;
+  output_table table_, swa_;
+};
+
+void compare(reference::batch in, const variant& v) {
   in.C = std::max<std::int64_t>(in.C, 1);
   CAPTURE(reference::describe(in));
-  CAPTURE(steps);
+  CAPTURE(v.steps);
   const stream at(test_device());
-  const device_batch batch(at, in);
-  reference::draft_steps_options options{.steps = steps, .decode = {}, .out_cache_loc_skip = skip};
-  options.decode.page_table.skip = skip;
-  const auto slots = reference::random_slot_map(in, in.seed + 3);
-  if (window) options.decode.full_to_swa = slots;
-  const device_map slot_map(at, slots, true);
-  const output_vector<std::int32_t> lens(at, steps * in.B), cu(at, steps * (in.B + 1)),
-      position(at, steps * in.C);
-  const output_vector<std::int64_t> loc(at, steps * in.C);
-  const output_table table(at, in.B, in.page_columns, 1), swa(at, in.B, in.page_columns, 2);
-  draft_steps_metadata_params p{.decode = {.lengths = batch.lengths,
-                                           .requests = batch.requests(),
-                                           .source = batch.source,
-                                           .skip = static_cast<std::int32_t>(skip),
-                                           .page_table = table.data(),
-                                           .page_table_stride = table.sink.stride,
-                                           .page_columns = in.page_columns,
-                                           .faults = batch.faults},
-                                .steps = static_cast<std::int32_t>(steps),
-                                .query = device_query(in, batch),
-                                .slot_skip = static_cast<std::int32_t>(skip),
-                                .cache_seqlens = lens.data(),
-                                .cu_seqlens_k = cu.data(),
-                                .out_cache_loc = loc.data(),
-                                .position = position.data()};
-  if (window)
-    p.decode.window = {
-        .full_to_swa = slot_map.view, .page_table = swa.data(), .page_table_stride = swa.sink.stride};
-  draft_steps_metadata(at, p);
-  const auto want = reference::draft_steps_metadata(in, options);
-  for (std::int64_t k = 0; k < steps; ++k) {
-    CAPTURE(k);
-    expect_line(widened(lens), k, want.cache_seqlens[k]);
-    expect_line(widened(cu), k, want.cu_seqlens_k[k]);
-    expect_line(widened(loc), k, want.out_cache_loc[k]);
-    expect_line(widened(position), k, want.position[k]);
-  }
-  for (const auto& all : {widened(lens), widened(cu), widened(loc), widened(position)})
-    for (std::size_t i = all.size() - 4; i < all.size(); ++i) CHECK(all[i] == output_poison);
-  table.expect(want.page_table);
-  swa.expect(want.swa_page_table);
+  const draft_steps_run run(at, in, v);
+  run.enqueue(at);
+  run.expect();
 }
 
 }  // namespace
@@ -83,21 +145,72 @@ TEST_CASE("one launch makes the metadata of all draft steps, dead rows of 0 leng
     compare(reference::random_batch(
                 test_seed() + i,
                 {.max_tokens = 1, .draft_steps = steps, .page_granular = i % 2 == 0, .poison = true}),
-            steps, -(i % 2), i % 3 == 0);
+            {steps, -(i % 2), window(i % 3), some_tail(i / 3)});
   }
+}
+
+TEST_CASE("draft steps through a page map, with and without a window, equal the definitions") {
+  for (int i = 0; i < test_rounds(36); ++i) {
+    const std::int64_t steps = 1 + i % 5;
+    compare(reference::random_batch(test_seed() + 100 + i, {.max_tokens = 1,
+                                                            .draft_steps = steps,
+                                                            .page_granular = i % 2 == 0,
+                                                            .page_map = true,
+                                                            .poison = true}),
+            {steps, -(i % 2), window(i % 3)});
+  }
+}
+
+TEST_CASE("draft steps clamp and report lengths, counts, requests and slots that cannot be") {
+  for (int i = 0; i < test_rounds(48); ++i) {
+    const std::int64_t steps = 1 + i % 4;
+    const reference::random_batch_options bad{.max_tokens = 1,
+                                              .draft_steps = steps,
+                                              .page_granular = i / 6 % 2 == 0,
+                                              .page_map = i % 5 == 1,
+                                              .poison = true,
+                                              .bad_request = i % 6 == 0 || i % 6 == 5,
+                                              .bad_length = i % 6 == 1 || i % 6 == 5,
+                                              .bad_tokens = i % 6 == 2,
+                                              .bad_slot = i % 6 == 3 || i % 6 == 5,
+                                              .drop_tokens = i % 6 == 4 || i % 6 == 5};
+    compare(reference::random_batch(test_seed() + 200 + i, bad), {steps, -(i % 2), window(i % 3)});
+  }
+  // the first steps fit, the last ones not
+  for (int i = 0; i < test_rounds(10); ++i)
+    compare(reference::random_batch(test_seed() + 300 + i, {.max_tokens = 1}), {5});
+}
+
+TEST_CASE("stale-all: one capture of draft steps follows maps that change") {
+  for (const bool paged : {false, true})
+    for (const window kind : {window::none, window::by_slots, window::by_pages}) {
+      auto in = reference::random_batch(
+          test_seed() + 400,
+          {.rows = 5, .live_rows = 4, .max_tokens = 1, .draft_steps = 3, .page_map = paged});
+      in.C = std::max<std::int64_t>(in.C, 1);
+      CAPTURE(reference::describe(in));
+      const stream at(test_device());
+      draft_steps_run run(at, in, {3, -1, kind});
+      const graph_exec exec = capture(at, [&](stream_ref s) { run.enqueue(s); }).instantiate();
+      for (int i = 0; i < 4; ++i) {
+        run.set_maps(in.seed + 10 + i);
+        exec.launch(at);
+        run.expect();
+      }
+    }
 }
 
 TEST_CASE("pad-zero: 3 of 4 rows live, and more rows than a block has threads") {
   compare(reference::random_batch(
               test_seed(), {.rows = 4, .live_rows = 3, .max_tokens = 1, .draft_steps = 3, .poison = true}),
-          3, -1, false);
+          {3});
   compare(reference::random_batch(test_seed(), {.rows = 300,
                                                 .max_tokens = 1,
                                                 .page_size = 1,
                                                 .max_context = 40,
                                                 .draft_steps = 4,
                                                 .poison = true}),
-          4, 0, false);
+          {4, 0});
 }
 
 TEST_CASE("all draft steps are one node") {
@@ -125,5 +238,5 @@ TEST_CASE("draft steps at widths around a tile and far past it") {
                                                           .length_limit = 5000,
                                                           .draft_steps = 2,
                                                           .poison = true}),
-            2, -1, width > 64);
+            {2, -1, window(width % 3)});
 }

@@ -18,7 +18,6 @@ struct variant {
   std::int64_t kpool = 1;
   bool uniform = false;
   reference::tail_rule tail{};
-  bool exact_faults = true;
 };
 
 void compare(reference::batch in, const variant& v) {
@@ -87,7 +86,7 @@ void compare(reference::batch in, const variant& v) {
   mqa.expect(want.paged_mqa_ctx_lens);
   pooled_len.expect(want.pooled_len);
   pooled.expect(want.pooled_table);
-  expect_faults(batch.row_status(), want.faults, v.exact_faults);
+  expect_faults(op_id::dsa_metadata, batch.reports, want.faults);
 }
 
 }  // namespace
@@ -121,13 +120,28 @@ TEST_CASE("DSA metadata clamps and reports what cannot be") {
                                                             .bad_length = i % 4 == 1,
                                                             .bad_tokens = i % 4 == 2,
                                                             .drop_tokens = i % 4 == 3}),
-            {.line_per_token = i % 2 == 0, .exact_faults = i % 4 != 0});
+            {.line_per_token = i % 2 == 0, .token_table = i % 3 == 0});
+  for (int i = 0; i < test_rounds(10); ++i)
+    compare(reference::random_batch(test_seed() + 330 + i, {.page_granular = i % 2 == 0,
+                                                            .page_map = i % 3 == 0,
+                                                            .poison = true,
+                                                            .bad_request = true,
+                                                            .bad_length = true,
+                                                            .bad_tokens = true,
+                                                            .bad_slot = true}),
+            {.line_per_token = i % 4 < 2, .token_table = i % 5 < 3});
 }
 
 TEST_CASE("DSA metadata puts skip where a table's entry is negative or past the pool") {
   for (int i = 0; i < test_rounds(20); ++i)
-    compare(reference::random_batch(test_seed() + 350 + i, {.page_size = 1 << i % 7, .bad_slot = true}),
-            {.line_per_token = i % 2 == 0, .token_table = i % 3 != 0, .exact_faults = false});
+    compare(
+        reference::random_batch(
+            test_seed() + 350 + i,
+            {.page_size = 1 << i % 7, .page_granular = i % 5 == 2, .page_map = i % 4 == 3, .bad_slot = true}),
+        {.line_per_token = i % 2 == 0,
+         .token_table = i % 3 != 0,
+         .kpool = 1 << i % 2,
+         .tail = some_tail(i % 5)});
 }
 
 TEST_CASE("DSA metadata of more rows and tokens than a block has threads") {

@@ -17,7 +17,7 @@ std::vector<std::int32_t> narrow(const std::vector<std::int64_t>& values) {
   return {values.begin(), values.end()};
 }
 
-void compare(const reference::batch& in, int i, bool exact_faults = true) {
+void compare(const reference::batch& in, int i) {
   CAPTURE(reference::describe(in));
   const stream at(test_device());
   const device_batch batch(at, in);
@@ -57,12 +57,7 @@ void compare(const reference::batch& in, int i, bool exact_faults = true) {
     wide.expect(want.indices);
   else
     indices.expect(want.indices);
-  // E plays no part here
-  std::vector<reference::fault> faults;
-  for (const auto& f : want.faults)
-    if (f.kind != reference::fault_kind::query_tokens && f.kind != reference::fault_kind::tokens_dropped)
-      faults.push_back(f);
-  expect_faults(batch.row_status(), faults, exact_faults);
+  expect_faults(op_id::kv_indices, batch.reports, want.faults);
 }
 
 void compare_unified(reference::batch in, int i) {
@@ -78,6 +73,8 @@ void compare_unified(reference::batch in, int i) {
     input.prefix_indptr.push_back(r < d.n ? input.prefix_indptr.back() + random.between(0, in.cap())
                                           : 0x70000000);
   const std::int64_t prefixes = input.prefix_indptr[d.n];
+  // a prefix longer than a row can be, and one that ends before it begins
+  if (i % 10 == 3 && d.n > 1) std::swap(input.prefix_indptr[1], input.prefix_indptr[d.n]);
   for (std::int64_t x = 0; x < prefixes; ++x)
     input.prefix_indices.push_back(random.one_in(9) ? -1 : random.below(1000));
   for (std::int64_t x = 0; x < in.C; ++x) input.extend_indices.push_back(2000 + x);
@@ -85,7 +82,7 @@ void compare_unified(reference::batch in, int i) {
     for (std::int64_t r = 0; r < in.B; ++r)
       input.extend_start.push_back(random.between(0, std::max<std::int64_t>(0, in.C - in.Emax)));
     for (std::int64_t r = 0; r < d.n && i % 8 == 7; ++r)
-      if (random.one_in(3)) input.extend_start[r] = in.C - 1;
+      if (random.one_in(3)) input.extend_start[r] = random.one_in(2) ? -1 : in.C - 1;
   }
   input.capacity = std::max<std::int64_t>(1, i % 4 == 0 ? prefixes / 2 : prefixes + in.C + 3);
   input.skip = -(i % 2);
@@ -111,7 +108,7 @@ void compare_unified(reference::batch in, int i) {
   const auto want = reference::unified_kv_indices(in, input);
   indptr.expect(want.indptr);
   indices.expect(want.indices);
-  expect_faults(batch.row_status(), want.faults);
+  expect_faults(op_id::unified_kv_indices, batch.reports, want.faults);
 }
 
 void compare_spec(std::uint64_t seed, std::int64_t tokens, reference::tail_rule tail, std::int64_t most) {
@@ -124,7 +121,7 @@ void compare_spec(std::uint64_t seed, std::int64_t tokens, reference::tail_rule 
   reference::spec_page_table_input in;
   in.T = random.between(0, tokens);
   in.width = random.between(1, width_a + width_b);
-  in.rule = {-1, tail};
+  in.rule = {-static_cast<std::int64_t>(seed % 2), tail};
   std::vector<std::int32_t> a(rows * stride_a), b(tokens * stride_b);
   for (auto* table : {&a, &b})
     for (auto& entry : *table)
@@ -142,7 +139,8 @@ void compare_spec(std::uint64_t seed, std::int64_t tokens, reference::tail_rule 
   }
   const device_vector<std::int32_t> live(at, {static_cast<std::int32_t>(in.T)}),
       row_of(at, narrow(in.row_of)), table_a(at, a), table_b(at, b), len_a(at, narrow(in.len_a)),
-      len_b(at, narrow(in.len_b)), status(at, tokens, 0);
+      len_b(at, narrow(in.len_b));
+  const fault_fixture faults(at, static_cast<int>(tokens));
   const output_table table(at, tokens, in.width, seed % 3, in.rule);
   const output_vector<std::int32_t> total(at, tokens);
   spec_page_table(
@@ -153,11 +151,11 @@ void compare_spec(std::uint64_t seed, std::int64_t tokens, reference::tail_rule 
            .by_token = {table_b.data(), stride_b, static_cast<std::int32_t>(tokens), width_b, len_b.data()},
            .table = table.sink,
            .total = total.data(),
-           .faults = {.row_status = status.data()}});
+           .faults = faults.sink()});
   const auto want = reference::spec_page_table(in);
   table.expect(want.table);
   total.expect(want.total);
-  expect_faults(status.get(), want.faults);
+  expect_faults(op_id::spec_page_table, faults, want.faults);
 }
 
 }  // namespace
@@ -171,8 +169,11 @@ TEST_CASE("KV indices of random ragged batches equal the definitions") {
                                                       .bad_length = i % 6 == 1}),
             i);
   for (int i = 0; i < test_rounds(10); ++i)
-    compare(reference::random_batch(test_seed() + 80 + i, {.page_granular = i % 2 == 0, .bad_slot = true}), i,
-            false);
+    compare(reference::random_batch(test_seed() + 80 + i, {.page_granular = i % 2 == 0,
+                                                           .page_map = i % 3 == 0,
+                                                           .bad_request = i % 4 == 0,
+                                                           .bad_slot = true}),
+            i);
   compare(reference::random_batch(test_seed() + 99, {.rows = 300, .page_size = 1, .max_context = 30}), 1);
   compare(reference::random_batch(test_seed() + 98, {.rows = 3, .page_size = 1, .max_context = 20000}), 2);
 }

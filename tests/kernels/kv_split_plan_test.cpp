@@ -24,6 +24,7 @@ plan make_plan(const reference::batch& in, kv_split_plan_params p) {
   const device_vector<std::int32_t> chunks(at, std::int64_t{p.capacity} * 4 + 4, output_poison);
   const output_vector<std::int32_t> cu(at, in.B + 1);
   p.lengths = batch.lengths;
+  p.faults = batch.faults;
   p.chunks = reinterpret_cast<kv_split_chunk*>(chunks.data());
   p.cu_chunks = cu.data();
   kv_split_plan(at, p);
@@ -43,6 +44,7 @@ plan make_plan(const reference::batch& in, kv_split_plan_params p) {
   for (std::size_t i = 4 * sums[in.B]; i < raw.size(); ++i) CHECK(raw[i] == output_poison);
   const std::string why = reference::check_kv_split(out.chunks, out.len, p.tile, p.max_splits, p.capacity);
   CHECK_MESSAGE(why.empty(), why);
+  expect_faults(op_id::kv_split_plan, batch.reports, reference::without_tokens(d.faults));
   return out;
 }
 
@@ -131,4 +133,18 @@ TEST_CASE("a split plan refuses a capacity that cannot hold it") {
   p.batch_invariant = true;
   p.capacity = 15;
   CHECK_THROWS_WITH_AS(kv_split_plan(at, p), doctest::Contains("the 16 chunks"), invalid_argument);
+}
+
+TEST_CASE("a split plan at widths around a tile and far past it") {
+  for (const std::int64_t width : captured_widths())
+    for (const bool all_long : {false, true}) {
+      const auto in = reference::random_batch(test_seed() + width, {.rows = 3,
+                                                                    .page_size = 1,
+                                                                    .max_context = width,
+                                                                    .length_limit = all_long ? 0 : 5000,
+                                                                    .poison = true});
+      CAPTURE(reference::describe(in));
+      make_plan(in, {.tile = 64, .max_splits = 4096, .workers = 132, .capacity = 3 * 4096});
+      make_plan(in, {.tile = 16, .max_splits = 7, .workers = 132, .batch_invariant = true, .capacity = 21});
+    }
 }

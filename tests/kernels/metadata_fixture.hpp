@@ -6,6 +6,7 @@
 #include "kernels/page_source.hpp"
 #include "kernels/row_lengths.hpp"
 #include "tests/device_vector.hpp"
+#include "tests/kernels/fault_fixture.hpp"
 #include "tests/reference/batch.hpp"
 
 namespace stepgraph {
@@ -20,10 +21,7 @@ class device_batch {
         requests_(at, narrow(in.q)),
         delta_(at, in.delta_of.empty() ? std::vector<std::int32_t>(in.B, 0) : narrow(in.delta_of)),
         table_(at, reference::dense_table<std::int32_t>(in.source, wild)),
-        row_status_(at, in.B, 0),
-        taken_(at, 1, 0),
-        record_(pinned_memory(at.where()), sizeof(fault_record)) {
-    *record_.as<fault_record>() = {};
+        reports(at, static_cast<int>(in.B)) {
     lengths = {.live_rows = live_rows_.data(),
                .rows = static_cast<std::int32_t>(in.B),
                .seq_lens = seq_lens_.data(),
@@ -37,8 +35,9 @@ class device_batch {
               .requests = static_cast<std::int32_t>(in.source.rows),
               .columns = in.source.width,
               .page_shift = shift,
-              .page_granular = in.source.page_granular};
-    faults = {.record = record_.as<fault_record>(), .taken = taken_.data(), .row_status = row_status_.data()};
+              .page_granular = in.source.page_granular,
+              .pool_pages = in.source.pool_pages};
+    faults = reports.sink();
   }
 
   static constexpr std::int32_t wild = 0x7f7f7f7f;
@@ -48,8 +47,6 @@ class device_batch {
   fault_sink faults;
   const std::int32_t* query_counts() const { return query_counts_.data(); }
   const std::int32_t* requests() const { return requests_.data(); }
-  std::vector<std::int32_t> row_status() const { return row_status_.get(); }
-  fault_record record() const { return *record_.as<fault_record>(); }
 
  private:
   static std::vector<std::int32_t> narrow(const std::vector<std::int64_t>& values) {
@@ -57,8 +54,10 @@ class device_batch {
   }
   device_vector<std::int32_t> live_rows_, query_counts_;
   device_vector<std::int64_t> seq_lens_;
-  device_vector<std::int32_t> requests_, delta_, table_, row_status_, taken_;
-  buffer record_;
+  device_vector<std::int32_t> requests_, delta_, table_;
+
+ public:
+  fault_fixture reports;
 };
 
 }  // namespace stepgraph

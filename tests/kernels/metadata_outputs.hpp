@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/columns.hpp"
@@ -72,6 +73,11 @@ class device_map {
         wide_(at, reference::dense_map<std::int64_t>(map)) {
     view = wide ? index_map{wide_.data(), map.size} : index_map{narrow_.data(), map.size};
   }
+  /// Other entries at the same place.
+  void set(const reference::index_map& map) {
+    narrow_.set(reference::dense_map<std::int32_t>(map));
+    wide_.set(reference::dense_map<std::int64_t>(map));
+  }
   index_map view;
 
  private:
@@ -79,17 +85,55 @@ class device_map {
   device_vector<std::int64_t> wide_;
 };
 
-/// Every row that the definitions report is reported; where `exactly`, no other is. A live row's negative
-/// entry is a fault for kernels and none for the definitions.
-inline void expect_faults(const std::vector<std::int32_t>& status, const std::vector<reference::fault>& want,
-                          bool exactly = true) {
-  std::vector<bool> reported(status.size());
-  for (const reference::fault& f : want)
-    if (f.row >= 0) reported.at(f.row) = true;
-  for (std::size_t r = 0; r < status.size(); ++r) {
-    CAPTURE(r);
-    if (reported[r] || exactly) CHECK((status[r] != 0) == reported[r]);
+/// What a row gets that is reported for `kind`.
+inline row_status status_of(reference::fault_kind kind) {
+  using reference::fault_kind;
+  switch (kind) {
+    case fault_kind::live_count:
+      return row_status::live_rows_clamped;
+    case fault_kind::query_tokens:
+    case fault_kind::tokens_dropped:
+      return row_status::query_count_clamped;
+    case fault_kind::length:
+      return row_status::length_clamped;
+    case fault_kind::request_index:
+    case fault_kind::line:
+      return row_status::request_out_of_range;
+    case fault_kind::column:
+    case fault_kind::slot:
+    case fault_kind::page:
+      return row_status::slot_out_of_range;
+    case fault_kind::start:
+      return row_status::start_clamped;
+    case fault_kind::capacity:
+      return row_status::capacity_exceeded;
+    case fault_kind::top_k:
+      return row_status::top_k_out_of_range;
+    case fault_kind::window:
+      return row_status::window_not_gathered;
   }
+  return row_status::ok;
+}
+
+/// Each row has the status of one of its offences, which of them is a race, or none; the record holds `op` and
+/// row, status and value of one of them all.
+inline void expect_faults(op_id op, const fault_fixture& reports, const std::vector<reference::fault>& want) {
+  const std::vector<row_status> status = reports.statuses();
+  const fault_record record = reports.record();
+  std::vector<std::vector<row_status>> allowed(status.size());
+  bool is_one = want.empty() && record.status == 0;
+  for (const reference::fault& f : want) {
+    if (f.row >= 0) allowed.at(f.row).push_back(status_of(f.kind));
+    is_one |= record.op == static_cast<std::int32_t>(op) && record.row == f.row && record.value == f.value &&
+              record.status == static_cast<std::int32_t>(status_of(f.kind));
+  }
+  for (std::size_t r = 0; r < status.size(); ++r) {
+    if (allowed[r].empty()) allowed[r].push_back(row_status::ok);
+    CHECK_MESSAGE(std::ranges::find(allowed[r], status[r]) != allowed[r].end(), "row ", r, ": ",
+                  to_string(status[r]), " instead of ", to_string(allowed[r][0]));
+  }
+  CHECK_MESSAGE(is_one, "the record is of ", to_string(op_id{record.op}), ", row ", record.row, ", ",
+                to_string(row_status{record.status}), ", value ", record.value, ", none of ", want.size());
 }
 
 /// One of the tail options.

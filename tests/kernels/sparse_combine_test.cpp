@@ -2,7 +2,6 @@
 
 #include "graphs/error.hpp"
 #include "kernels/sparse/combine_top_k_and_window.hpp"
-#include "kernels/sparse/window_token_ids.hpp"
 #include "tests/kernels/sparse_fixture.hpp"
 
 using namespace stepgraph;
@@ -14,9 +13,14 @@ struct combine_options {
   std::vector<std::int64_t> counts{};  // query tokens of the live rows
   std::int64_t dead = 1;               // rows after them
   std::int64_t longest = 3000;
-  std::int64_t start = 0;  // query_start_loc[0]
+  std::int64_t more_inputs = 0;   // top-k columns past topk and what is odd about them
+  std::int64_t start = 0;         // query_start_loc[0]
+  std::int64_t more_columns = 0;  // of the output, past the padded width
+  reference::tail_rule tail{};
   bool short_gather = false;
   bool drop_tokens = false;
+  bool bad_length = false;
+  bool no_index = false;  // all top-k indices are -1
 };
 
 void compare(std::uint64_t seed, const combine_options& options) {
@@ -32,6 +36,9 @@ void compare(std::uint64_t seed, const combine_options& options) {
   in.ratio = options.ratio;
   in.window = options.window;
   in.topk = options.topk;
+  in.cap = 1 << 20;
+  in.columns = in.padded_width() + options.more_columns;
+  in.tail = options.tail;
   in.query_start_loc.push_back(options.start);
   for (std::int64_t r = 0; r < in.B; ++r) {
     const bool live = r < in.n;
@@ -40,9 +47,12 @@ void compare(std::uint64_t seed, const combine_options& options) {
     // fresh rows, short ones, long ones
     const std::int64_t some[] = {
         0, 1, std::max<std::int64_t>(0, E - 1), E, options.window + E, random.between(0, options.longest)};
-    const std::int64_t length = some[random.below(6)];
+    const std::int64_t wrong[] = {-1 - random.below(9), in.cap + 1 + random.below(9), -0x70000000};
+    const std::int64_t given = options.bad_length && random.one_in(3) ? wrong[random.below(3)]
+                                                                      : some[random.below(6)],
+                       length = std::clamp<std::int64_t>(given, 0, in.cap);
     const std::int64_t needed = std::min(length, E + options.window - 1);
-    in.len.push_back(live ? length : wild_index(random));
+    in.len.push_back(live ? given : wild_index(random));
     in.gather_len.push_back(!live ? wild_index(random)
                             : options.short_gather
                                 ? random.between(0, needed)
@@ -54,32 +64,33 @@ void compare(std::uint64_t seed, const combine_options& options) {
   in.C = std::max<std::int64_t>(
       1, options.drop_tokens ? live_tokens - 1 - random.below(3) : live_tokens + random.below(4));
   // at times lines that 16-byte accesses cannot have
-  const std::int64_t columns = options.topk + (random.one_in(2) ? 0 : random.below(5)),
+  const std::int64_t columns = options.topk + options.more_inputs + (random.one_in(2) ? 0 : random.below(5)),
                      stride = std::max<std::int64_t>(1, random.one_in(2) ? (columns + 3) / 4 * 4 : columns);
   std::vector<std::int32_t> indices(static_cast<std::size_t>(in.C * stride));
   std::vector<std::int64_t> causal(static_cast<std::size_t>(in.C), 0);
   for (std::int64_t r = 0, t = 0; r < in.n; ++r)
     for (std::int64_t j = 0; j < options.counts[r] && t < in.C; ++j, ++t)
-      causal[t] = std::max<std::int64_t>(0, in.len[r] - options.counts[r] + j + 1);
+      causal[t] = std::max<std::int64_t>(
+          0, std::clamp<std::int64_t>(in.len[r], 0, in.cap) - options.counts[r] + j + 1);
   for (std::int64_t t = 0; t < in.C; ++t)
     for (std::int64_t i = 0; i < stride; ++i)
       indices[t * stride + i] = static_cast<std::int32_t>(
           i >= std::min(options.topk, causal[t] / options.ratio) ? wild_index(random)
+          : options.no_index                                     ? -1
           : random.one_in(6)                                     ? -1 - random.below(2)
                                                                  : random.below(1 << 20));
   in.index = [&](std::int64_t t, std::int64_t i) { return std::int64_t{indices[t * stride + i]}; };
 
   const device_vector<std::int32_t> live_rows(at, {static_cast<std::int32_t>(in.n)}),
-      starts(at, to_int32(in.query_start_loc)), lens(at, to_int32(in.len)),
-      gather(at, to_int32(in.gather_len)), compressed(at, to_int32(in.compressed_base)),
-      swa(at, to_int32(in.swa_base)), device_indices(at, indices);
-  const output_table out(at, in.C, in.padded_width(), random.one_in(2) ? 0 : random.below(6));
+      starts(at, to_int32(in.query_start_loc)), gather(at, to_int32(in.gather_len)),
+      compressed(at, to_int32(in.compressed_base)), swa(at, to_int32(in.swa_base)),
+      device_indices(at, indices);
+  device_lengths lens(at, in.B, length_form(seed));
+  lens.set(random, in.len, in.n);
+  const output_table out(at, in.C, in.columns, random.one_in(2) ? 0 : random.below(6), {-1, options.tail});
   const output_vector<std::int32_t> length(at, in.C);
   const fault_fixture faults(at, static_cast<int>(in.B));
-  combine_top_k_and_window(at, {.lengths = {.live_rows = live_rows.data(),
-                                            .rows = static_cast<std::int32_t>(in.B),
-                                            .seq_lens = lens.data(),
-                                            .cap = 1 << 20},
+  combine_top_k_and_window(at, {.lengths = lens.view(live_rows.data(), in.cap),
                                 .query_start_loc = starts.data(),
                                 .tokens = static_cast<std::int32_t>(in.C),
                                 .topk_indices = device_indices.data(),
@@ -98,57 +109,7 @@ void compare(std::uint64_t seed, const combine_options& options) {
   const auto want = reference::combine_top_k_and_window(in);
   out.expect(want.indices);
   length.expect(want.length);
-  std::vector<std::int32_t> status;
-  for (const row_status s : faults.statuses()) status.push_back(static_cast<std::int32_t>(s));
-  expect_faults(status, want.faults);
-  if (!want.faults.empty())
-    CHECK(faults.record().op == static_cast<std::int32_t>(op_id::combine_top_k_and_window));
-}
-
-void compare_ids(reference::batch in, int i) {
-  in.C = std::max<std::int64_t>(in.C, 1);
-  CAPTURE(reference::describe(in));
-  const stream at(test_device());
-  const device_batch batch(at, in);
-  reference::window_token_ids_options options;
-  options.window = 1 + i * 5 % 70;
-  options.full_to_swa = reference::random_slot_map(in, in.seed + 3);
-  options.skip = -(i % 2);
-  options.capacity = 1;
-  std::int64_t all = 0;
-  {
-    auto unbounded = options;
-    unbounded.capacity = 0;
-    all = reference::window_token_ids(in, unbounded).offsets.value.back();
-  }
-  options.capacity = std::max<std::int64_t>(1, i % 4 == 0 ? all / 2 : all + 3);
-  const device_map map(at, options.full_to_swa, i % 2 == 0);
-  const output_vector<std::int32_t> gather_len(at, in.B), ids(at, options.capacity);
-  const output_vector<std::int64_t> offsets(at, in.B + 1), wide_ids(at, options.capacity);
-  window_token_ids(at, {.lengths = batch.lengths,
-                        .requests = batch.requests(),
-                        .source = batch.source,
-                        .query = device_query(in, batch),
-                        .window = static_cast<std::int32_t>(options.window),
-                        .full_to_swa = map.view,
-                        .skip = static_cast<std::int32_t>(options.skip),
-                        .gather_len = gather_len.data(),
-                        .offsets = offsets.data(),
-                        .ids = i % 3 ? index_sink(ids.data()) : index_sink(wide_ids.data()),
-                        .capacity = options.capacity,
-                        .faults = batch.faults});
-  const auto want = reference::window_token_ids(in, options);
-  gather_len.expect(want.gather_len);
-  offsets.expect(want.offsets);
-  if (i % 3)
-    ids.expect(want.ids);
-  else
-    wide_ids.expect(want.ids);
-  // the token bucket plays no part here
-  std::vector<reference::fault> reported;
-  for (const auto& f : want.faults)
-    if (f.kind != reference::fault_kind::tokens_dropped) reported.push_back(f);
-  expect_faults(batch.row_status(), reported);
+  expect_faults(op_id::combine_top_k_and_window, faults, want.faults);
 }
 
 }  // namespace
@@ -187,6 +148,42 @@ TEST_CASE("sparse: a window that was not gathered and tokens past the bucket are
     compare(test_seed() + 300 + i, {.counts = {1, 3, 0, 4}, .short_gather = true});
     compare(test_seed() + 330 + i, {.counts = {2, 0, 3, 2}, .start = 7, .drop_tokens = true});
   }
+}
+
+TEST_CASE("sparse: combined indices of rows, and of top-k lines, around a tile's width and far past it") {
+  int i = 0;
+  for (const std::int64_t width : captured_widths())
+    compare(test_seed() + 350 + i++, {.topk = std::min<std::int64_t>(width, 512),
+                                      .window = 128,
+                                      .counts = {1, 4, 0, 2},
+                                      .longest = width,
+                                      .more_inputs = width});
+}
+
+TEST_CASE("sparse: a combine clamps and reports lengths") {
+  for (int i = 0; i < test_rounds(20); ++i)
+    compare(test_seed() + 360 + i, {.counts = {1, 3, 0, 4, 2}, .bad_length = true});
+}
+
+TEST_CASE("sparse: combined indices of tokens whose top-k indices are all -1") {
+  for (const std::int64_t topk : {1, 5, 64, 512, 2051}) {
+    compare(test_seed() + 380 + topk, {.topk = topk, .counts = {1, 4, 0, 2}, .no_index = true});
+    compare(test_seed() + 381 + topk,
+            {.topk = topk, .window = 0, .ratio = 1, .counts = {3}, .no_index = true});
+  }
+}
+
+TEST_CASE("sparse: a combined output wider than its padded width, and what its tail asks for") {
+  int i = 0;
+  for (const std::int64_t more : {0, 1, 3, 4, 60, 128})
+    for (const reference::tail_rule tail : {reference::tail_rule{},
+                                            {reference::tail_mode::multiple, 100, -9},
+                                            {reference::tail_mode::multiple, 256, -1},
+                                            {reference::tail_mode::whole, 1, 5}}) {
+      CAPTURE(more);
+      compare(test_seed() + 390 + i++,
+              {.topk = 64 + i % 2, .counts = {1, 0, 4, 2}, .more_columns = more, .tail = tail});
+    }
 }
 
 TEST_CASE("sparse: query starts that fall are no wild access") {
@@ -266,42 +263,4 @@ TEST_CASE("sparse: combine refuses by name what the host can see") {
     p.topk_indices = {};
     refused("topk_indices is null");
   }
-}
-
-TEST_CASE("sparse: window token ids of random ragged batches equal the definitions") {
-  for (int i = 0; i < test_rounds(60); ++i)
-    compare_ids(reference::random_batch(test_seed() + 400 + i, {.page_granular = i % 2 == 0,
-                                                                .poison = true,
-                                                                .bad_request = i % 6 == 0,
-                                                                .bad_length = i % 6 == 1,
-                                                                .bad_tokens = i % 6 == 2}),
-                i);
-  compare_ids(reference::random_batch(test_seed() + 499, {.rows = 300, .page_size = 1, .max_context = 90}),
-              1);
-}
-
-TEST_CASE("sparse: window token ids refuse by name what the host can see") {
-  const stream at(test_device());
-  const device_vector<std::int32_t> numbers(at, 64, 0);
-  window_token_ids_params p{
-      .lengths = {.live_rows = numbers.data(), .rows = 2, .seq_lens = numbers.data(), .cap = 16},
-      .requests = numbers.data(),
-      .source = {.table = numbers.data(), .row_stride = 16, .requests = 2, .columns = 16},
-      .query = {numbers.data(), false, 1, 2},
-      .window = 0,
-      .full_to_swa = {numbers.data(), 16},
-      .gather_len = numbers.data() + 32,
-      .offsets = numbers.data() + 40,
-      .ids = numbers.data() + 48,
-      .capacity = 8};
-  const auto refused = [&](const char* why) {
-    CHECK_THROWS_WITH_AS(window_token_ids(at, p), doctest::Contains(why), invalid_argument);
-  };
-  refused("window must be positive, got 0");
-  p.window = 4;
-  p.capacity = 0;
-  refused("capacity must be positive, got 0");
-  p.capacity = 8;
-  p.full_to_swa.size = 0;
-  refused("full_to_swa has 0 entries");
 }

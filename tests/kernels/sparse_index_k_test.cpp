@@ -46,22 +46,19 @@ void compare_set(std::uint64_t seed, std::int64_t P, std::int64_t tokens, bool w
                    .faults = faults.sink()});
   const auto want = reference::set_k_and_s(layout, live, loc, keys, scales);
   buffer.expect(want.buffer);
-  std::vector<std::int32_t> status;
-  for (const row_status s : faults.statuses()) status.push_back(static_cast<std::int32_t>(s));
-  expect_faults(status, want.faults);
-  if (!want.faults.empty()) {
-    CHECK(faults.record().op == static_cast<std::int32_t>(op_id::set_k_and_s));
-    CHECK(faults.record().status == static_cast<std::int32_t>(row_status::slot_out_of_range));
-  }
+  expect_faults(op_id::set_k_and_s, faults, want.faults);
 }
 
 struct gather_options {
   std::int64_t P = 64;
   std::int64_t rows = 0;        // 0: 1 to 9
   std::int64_t most_pages = 4;  // columns of the table
+  std::int64_t columns = 0;     // 0: 1 to most_pages
+  std::int64_t longest = 0;     // tokens of a row but the first, 0: as many as the table names
   bool bad_length = false;
   bool bad_page = false;
   bool cut = false;  // less capacity than there are tokens
+  std::int64_t most_capacity = INT64_MAX;
   bool page_map = false;
   bool keys = true, scales = true;
   bool wide_sums = false;
@@ -73,8 +70,10 @@ void compare_get(std::uint64_t seed, const gather_options& options) {
   const stream at(test_device());
   reference::random_integers random(seed);
   const std::int64_t rows = options.rows > 0 ? options.rows : random.between(1, 9);
-  const std::int64_t columns = random.between(1, options.most_pages), stride = columns + random.below(3);
+  const std::int64_t columns = options.columns > 0 ? options.columns : random.between(1, options.most_pages),
+                     stride = columns + random.below(3);
   const std::int64_t cap = columns * options.P;
+  const length_form form(seed);
   const auto layout = random_layout(random, options.P, random.between(2, 12));
 
   reference::index_k_gather in;
@@ -82,13 +81,17 @@ void compare_get(std::uint64_t seed, const gather_options& options) {
   in.n = random.one_in(3) ? rows : random.between(0, rows);
   std::vector<std::int64_t> length;
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t edge = random.between(0, columns) * options.P;
+    const std::int64_t most = options.longest > 0 ? std::min(options.longest, cap) : cap;
+    const std::int64_t edge = random.between(0, most / options.P) * options.P;
     const std::int64_t some[] = {
-        0, 1, cap, edge, std::max<std::int64_t>(0, edge - 1), random.between(0, cap)};
-    length.push_back(some[random.below(6)]);
-    const std::int64_t wrong[] = {-1 - random.below(9), cap + 1 + random.below(9), 0x7fffffff};
+        0, 1, most, edge, std::max<std::int64_t>(0, edge - 1), random.between(0, most)};
+    length.push_back(options.longest > 0 && r == 0 ? cap : some[random.below(6)]);
+    // far off, too: by a word of which the other half is a good length
+    const std::int64_t far = form.wide ? std::int64_t{1} << 32 : std::int64_t{1} << 30;
+    const std::int64_t wrong[] = {-1 - random.below(9), cap + 1 + random.below(9), 0x7ffffff0,
+                                  far + random.between(0, cap), random.between(0, cap) - far};
     in.len.push_back(r >= in.n                                ? wild_index(random)
-                     : options.bad_length && random.one_in(3) ? wrong[random.below(3)]
+                     : options.bad_length && random.one_in(3) ? wrong[random.below(5)]
                                                               : length[r]);
     if (r < in.n) length[r] = std::clamp<std::int64_t>(in.len[r], 0, cap);
   }
@@ -108,28 +111,25 @@ void compare_get(std::uint64_t seed, const gather_options& options) {
     }
   }
   const auto map = reference::random_page_map(layout.pages, seed);
-  in.table = {rows, columns, [&](std::int64_t r, std::int64_t x) -> std::int64_t {
-                const std::int64_t page = table[r * stride + x];
-                if (!options.page_map || page < 0 || page >= layout.pages) return page;
-                return map.entry(page);
-              }};
+  in.table = {rows, columns,
+              [&](std::int64_t r, std::int64_t x) -> std::int64_t { return table[r * stride + x]; }};
+  if (options.page_map) in.page_map = map;
   in.capacity = std::max<std::int64_t>(1, options.cut ? all / 2 : all + random.below(4));
+  in.capacity = std::min(in.capacity, options.most_capacity);
 
   const auto bytes = random_bytes(random, layout.bytes());
   const device_vector<std::uint8_t> buffer(at, bytes);
-  const device_vector<std::int32_t> device_table(at, table), lens(at, to_int32(in.len)),
-      live_rows(at, {static_cast<std::int32_t>(in.n)});
-  const device_map page_map(at, map, seed % 2 == 0);
+  const device_vector<std::int32_t> device_table(at, table), live_rows(at, {static_cast<std::int32_t>(in.n)});
+  device_lengths lens(at, rows, form);
+  lens.set(random, in.len, in.n);
+  const device_map page_map(at, map, seed / 2 % 2 == 0);
   const output_bytes keys(at, in.capacity * 128);
   const device_vector<std::uint32_t> scales(at, in.capacity + 4, 0xdeadbeef);
   const output_vector<std::int32_t> sums(at, rows + 1);
   const output_vector<std::int64_t> wide_sums(at, rows + 1);
   const fault_fixture faults(at, static_cast<int>(rows));
   get_k_and_s_params p{
-      .lengths = {.live_rows = live_rows.data(),
-                  .rows = static_cast<std::int32_t>(rows),
-                  .seq_lens = lens.data(),
-                  .cap = cap},
+      .lengths = lens.view(live_rows.data(), cap),
       .page_table = device_table.data(),
       .page_table_stride = stride,
       .page_columns = columns,
@@ -157,10 +157,7 @@ void compare_get(std::uint64_t seed, const gather_options& options) {
     wide_sums.expect(offsets);
   else
     sums.expect(offsets);
-  std::vector<std::int32_t> status;
-  for (const row_status s : faults.statuses()) status.push_back(static_cast<std::int32_t>(s));
-  // a live column's negative page is a fault for kernels and none for the definitions
-  expect_faults(status, want.faults, !options.bad_page);
+  expect_faults(op_id::get_k_and_s, faults, want.faults);
   if (options.bad_page && !options.cut)
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(want.scales.state.size()); ++i)
       if (want.scales.state[i] == reference::cell::open) CHECK(got[i] == 0);  // never what lay elsewhere
@@ -205,7 +202,7 @@ TEST_CASE("sparse: index-K gather of random ragged batches equals the definition
                                         .page_map = i % 4 == 1,
                                         .keys = i % 3 != 1,
                                         .scales = i % 3 != 2,
-                                        .wide_sums = i % 2 == 0});
+                                        .wide_sums = i % 4 < 2});
   // one part, several, and more of them than blocks are launched
   for (const std::int64_t pages : {1, 5, 40})
     compare_get(test_seed() + 200 + pages, {.P = 64, .rows = 7, .most_pages = test_small() ? 5 : pages});
@@ -214,6 +211,20 @@ TEST_CASE("sparse: index-K gather of random ragged batches equals the definition
 TEST_CASE("sparse: index-K gather of more rows than a block has threads") {
   compare_get(test_seed() + 300, {.P = 4, .rows = 300});
   compare_get(test_seed() + 301, {.P = 1, .rows = 700, .cut = true});
+}
+
+TEST_CASE(
+    "sparse: index-K gather by tables around a tile's width and far past it, one row of the whole width") {
+  std::uint64_t seed = test_seed() + 500;
+  for (const std::int64_t width : captured_widths())
+    for (const std::int64_t P : {1, 64}) {
+      const std::int64_t columns = (width + P - 1) / P;
+      // the definitions' loops over bytes: of many tokens the scales alone, or the first keys
+      const bool keys = width <= 1000;
+      compare_get(seed++, {.P = P, .rows = 3, .columns = columns, .longest = 2000, .keys = keys});
+      if (!keys)
+        compare_get(seed++, {.P = P, .rows = 3, .columns = columns, .longest = 2000, .most_capacity = 3000});
+    }
 }
 
 TEST_CASE("sparse: index-K gather clamps and reports lengths, pages and capacity") {

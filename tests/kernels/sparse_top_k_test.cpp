@@ -107,10 +107,7 @@ void compare(std::uint64_t seed, const top_k_options& options) {
   slots.expect(want.slots);
   if (p.count) count.expect(want.count);
   if (p.last_plus_one) last.expect(want.last_plus_one);
-  std::vector<std::int32_t> status;
-  for (const row_status s : faults.statuses()) status.push_back(static_cast<std::int32_t>(s));
-  expect_faults(status, want.faults);
-  if (!want.faults.empty()) CHECK(faults.record().op == static_cast<std::int32_t>(op_id::top_k_to_slots));
+  expect_faults(op_id::top_k_to_slots, faults, want.faults);
 }
 
 /// Query tokens of `rows` rows, none among them.
@@ -173,6 +170,20 @@ TEST_CASE("sparse: top-k to slots of lines that a block can hold, and of longer 
       compare(test_seed() + 500 + i,
               {.topk = topk, .counts = {2, 3, 1}, .width = width, .bad_index = i % 2 == 0});
       ++i;
+    }
+}
+
+TEST_CASE("sparse: top-k to slots of tables around a tile's width and far past it") {
+  int i = 0;
+  for (const std::int64_t width : captured_widths())
+    for (const line_rule rule : {line_rule::of_row, line_rule::own}) {
+      const bool alone = i % 4 < 2;
+      compare(test_seed() + 700 + i++, {.topk = 512 + i % 3,
+                                        .counts = {1, 0, 2},
+                                        .rule = rule,
+                                        .width = width,
+                                        .bad_index = true,
+                                        .slots_alone = alone});
     }
 }
 

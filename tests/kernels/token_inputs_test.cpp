@@ -5,7 +5,8 @@
 #include <algorithm>
 
 #include "graphs/error.hpp"
-#include "tests/kernels/metadata_fixture.hpp"
+#include "graphs/graph.hpp"
+#include "tests/kernels/metadata_outputs.hpp"
 #include "tests/reference/metadata.hpp"
 #include "tests/reference/random_batch.hpp"
 #include "tests/test_device.hpp"
@@ -13,8 +14,6 @@
 using namespace stepgraph;
 
 namespace {
-
-constexpr std::int32_t poison = -77;
 
 /// Depths of random trees, parents before children; wild for dead tokens.
 std::vector<std::int32_t> random_depths(const reference::batch& in) {
@@ -25,53 +24,81 @@ std::vector<std::int32_t> random_depths(const reference::batch& in) {
   return depth;
 }
 
-void compare(reference::batch in, std::int32_t skip, bool tree = false) {
+struct variant {
+  std::int32_t skip = -1;
+  bool tree = false;
+};
+
+/// The op on one batch, which may be captured; the batch's page map may change between replays.
+class token_inputs_run {
+ public:
+  token_inputs_run(stream_ref at, const reference::batch& in, const variant& v)
+      : in_(in),
+        options_{.out_cache_loc_skip = v.skip, .depth = {}},
+        batch_(at, in),
+        page_map_(at, in.page_map ? *in.page_map : reference::index_map{}, in.seed % 2 == 0),
+        depth_(at, random_depths(in)),
+        cu_(at, in.B + 1),
+        last_(at, in.B),
+        row_of_(at, in.C),
+        position_(at, in.C),
+        causal_(at, in.C),
+        loc_(at, in.C) {
+    if (v.tree) {
+      const auto depths = random_depths(in);
+      options_.depth.assign(depths.begin(), depths.end());
+    }
+  }
+  void enqueue(stream_ref at) const {
+    token_inputs(at, {.lengths = batch_.lengths,
+                      .query_counts = batch_.query_counts(),
+                      .max_query_count = static_cast<std::int32_t>(in_.Emax),
+                      .tokens = static_cast<std::int32_t>(in_.C),
+                      .requests = batch_.requests(),
+                      .source = batch_.source,
+                      .page_map = in_.page_map ? page_map_.view : index_map{},
+                      .depth = options_.depth.empty() ? nullptr : depth_.data(),
+                      .skip = static_cast<std::int32_t>(options_.out_cache_loc_skip),
+                      .cu_seqlens_q = cu_.data(),
+                      .last_row = last_.data(),
+                      .row_of = row_of_.data(),
+                      .position = position_.data(),
+                      .causal_length = causal_.data(),
+                      .out_cache_loc = loc_.data(),
+                      .faults = batch_.faults});
+  }
+  void set_page_map(const reference::index_map& map) {
+    in_.page_map = map;
+    page_map_.set(map);
+  }
+  void expect() const {
+    const auto want = reference::token_inputs(in_, options_);
+    cu_.expect(reference::fixed_vector("token inputs", "cu_seqlens_q", reference::derive(in_).cu_q));
+    last_.expect(want.last_row);
+    row_of_.expect(want.row_of);
+    position_.expect(want.position);
+    causal_.expect(want.causal_length);
+    loc_.expect(want.out_cache_loc);
+    expect_faults(op_id::token_inputs, batch_.reports, want.faults);
+  }
+
+ private:
+  reference::batch in_;
+  reference::token_inputs_options options_;
+  device_batch batch_;
+  device_map page_map_;
+  device_vector<std::int32_t> depth_;
+  output_vector<std::int32_t> cu_, last_, row_of_, position_, causal_;
+  output_vector<std::int64_t> loc_;
+};
+
+void compare(reference::batch in, const variant& v) {
   in.C = std::max<std::int64_t>(in.C, 1);  // a batch without tokens is captured for one
   CAPTURE(reference::describe(in));
-  const std::vector<std::int32_t> depths = random_depths(in);
   const stream at(test_device());
-  const device_batch batch(at, in);
-  device_vector<std::int32_t> cu(at, in.B + 1 + 4, poison), last(at, in.B + 4, poison),
-      row_of(at, in.C + 4, poison), position(at, in.C + 4, poison), causal(at, in.C + 4, poison);
-  device_vector<std::int64_t> loc(at, in.C + 4, poison);
-  const device_vector<std::int32_t> depth(at, depths);
-  token_inputs(at, {.lengths = batch.lengths,
-                    .query_counts = batch.query_counts(),
-                    .max_query_count = static_cast<std::int32_t>(in.Emax),
-                    .tokens = static_cast<std::int32_t>(in.C),
-                    .requests = batch.requests(),
-                    .source = batch.source,
-                    .depth = tree ? depth.data() : nullptr,
-                    .skip = skip,
-                    .cu_seqlens_q = cu.data(),
-                    .last_row = last.data(),
-                    .row_of = row_of.data(),
-                    .position = position.data(),
-                    .causal_length = causal.data(),
-                    .out_cache_loc = loc.data(),
-                    .faults = batch.faults});
-  reference::token_inputs_options options{.out_cache_loc_skip = skip, .depth = {}};
-  if (tree) options.depth.assign(depths.begin(), depths.end());
-  const auto want = reference::token_inputs(in, options);
-  for (const auto& [got, expected] : {std::pair{last.get(), want.last_row},
-                                      {row_of.get(), want.row_of},
-                                      {position.get(), want.position},
-                                      {causal.get(), want.causal_length}}) {
-    CHECK_MESSAGE(check_live(got, expected).empty(), check_live(got, expected));
-    CHECK_MESSAGE(check_untouched(got, poison, expected).empty(), check_untouched(got, poison, expected));
-  }
-  const auto slots = loc.get();
-  CHECK_MESSAGE(check_live(slots, want.out_cache_loc).empty(), check_live(slots, want.out_cache_loc));
-  CHECK_MESSAGE(check_untouched(slots, poison, want.out_cache_loc).empty(), "out_cache_loc past its end");
-  const auto sums = cu.get();
-  const auto derived = reference::derive(in);
-  for (std::int64_t r = 0; r <= in.B; ++r) CHECK(sums[r] == derived.cu_q[r]);
-  const auto status = batch.row_status();
-  for (std::int64_t r = 0; r < in.B; ++r) {
-    bool reported = false;
-    for (const reference::fault& fault : want.faults) reported = reported || fault.row == r;
-    CHECK((status[r] != 0) == reported);
-  }
+  const token_inputs_run run(at, in, v);
+  run.enqueue(at);
+  run.expect();
 }
 
 }  // namespace
@@ -80,7 +107,7 @@ TEST_CASE(
     "sink-or-minus-one: token inputs of random ragged batches equal the definitions, with both sentinels") {
   for (int i = 0; i < test_rounds(60); ++i)
     compare(reference::random_batch(test_seed() + i, {.page_granular = i % 2 == 0, .poison = true}),
-            i % 3 == 0 ? 0 : -1);
+            {i % 3 == 0 ? 0 : -1});
 }
 
 TEST_CASE("token inputs of trees: positions by depth, one slot a node") {
@@ -90,7 +117,7 @@ TEST_CASE("token inputs of trees: positions by depth, one slot a node") {
                                                              .poison = true,
                                                              .bad_length = i % 5 == 1,
                                                              .drop_tokens = i % 5 == 2}),
-            -(i % 2), true);
+            {-(i % 2), true});
 }
 
 TEST_CASE("accept-zero and negative-length: rows with E of 0 and rows with fewer tokens than E") {
@@ -102,23 +129,73 @@ TEST_CASE("accept-zero and negative-length: rows with E of 0 and rows with fewer
   in.seq_lens = {5, 2, 0, 0, 4, 0};
   in.C = 12;
   for (const bool tree : {false, true})
-    for (const std::int32_t skip : {-1, 0}) compare(in, skip, tree);
+    for (const std::int32_t skip : {-1, 0}) compare(in, {skip, tree});
 }
 
 TEST_CASE("token inputs clamp and report lengths, counts, requests and slots that cannot be") {
   for (int i = 0; i < test_rounds(20); ++i) {
     const std::uint64_t seed = test_seed() + 1000 + 5 * i;
-    compare(reference::random_batch(seed, {.poison = true, .bad_request = true}), -1);
-    compare(reference::random_batch(seed + 1, {.poison = true, .bad_length = true}), -1);
-    compare(reference::random_batch(seed + 2, {.poison = true, .bad_tokens = true}), -1);
-    compare(reference::random_batch(seed + 3, {.poison = true, .drop_tokens = true}), -1);
+    compare(reference::random_batch(seed, {.poison = true, .bad_request = true}), {});
+    compare(reference::random_batch(seed + 1, {.poison = true, .bad_length = true}), {});
+    compare(reference::random_batch(seed + 2, {.poison = true, .bad_tokens = true}), {});
+    compare(reference::random_batch(seed + 3, {.poison = true, .drop_tokens = true}), {});
+    for (const std::int64_t tokens : {3, 9, 70})
+      compare(reference::random_batch(seed + 4, {.max_tokens = tokens,
+                                                 .page_granular = i % 2 == 0,
+                                                 .page_map = i % 4 < 2,
+                                                 .poison = true,
+                                                 .bad_request = true,
+                                                 .bad_length = true,
+                                                 .bad_tokens = i % 3 == 0,
+                                                 .bad_slot = true,
+                                                 .drop_tokens = i % 3 == 1}),
+              {-(i % 2), i % 5 == 0});
   }
+}
+
+TEST_CASE("token inputs through a page map equal the definitions") {
+  for (int i = 0; i < test_rounds(30); ++i)
+    compare(reference::random_batch(test_seed() + 5000 + i, {.max_tokens = i % 3 == 0 ? 4 : 1 + i % 40,
+                                                             .page_granular = i % 2 == 0,
+                                                             .page_map = true,
+                                                             .poison = true}),
+            {-(i % 4 < 2), i % 5 == 0});
+}
+
+TEST_CASE("stale-all: one capture of token inputs follows a page map that changes") {
+  for (const std::int64_t tokens : {4, 30}) {
+    auto in = reference::random_batch(test_seed() + 6000 + tokens,
+                                      {.rows = 5, .live_rows = 4, .max_tokens = tokens, .page_map = true});
+    in.C = std::max<std::int64_t>(in.C, 1);
+    CAPTURE(reference::describe(in));
+    const stream at(test_device());
+    token_inputs_run run(at, in, {});
+    const graph_exec exec = capture(at, [&](stream_ref s) { run.enqueue(s); }).instantiate();
+    for (int i = 0; i < 5; ++i) {
+      run.set_page_map(reference::random_page_map(in.pool_pages, in.seed + 10 + i));
+      exec.launch(at);
+      run.expect();
+    }
+  }
+}
+
+TEST_CASE("token inputs at widths around a tile and far past it") {
+  for (const std::int64_t width : captured_widths())
+    for (const bool all_long : {false, true})
+      compare(reference::random_batch(test_seed() + width, {.rows = 5,
+                                                            .max_tokens = all_long ? 6 : 3,
+                                                            .page_size = all_long ? 64 : 1,
+                                                            .max_context = width,
+                                                            .length_limit = all_long ? 0 : 5000,
+                                                            .page_granular = width % 2 == 0,
+                                                            .poison = true}),
+              {});
 }
 
 TEST_CASE("more rows and tokens than one team has threads") {
   for (int i = 0; i < test_rounds(3); ++i)
     compare(reference::random_batch(test_seed() + 2000 + i, {.rows = 700, .max_tokens = 5, .page_size = 4}),
-            -1);
+            {});
 }
 
 TEST_CASE("token inputs refuse by name what the host can see") {

@@ -32,12 +32,16 @@ void compare(reference::batch in, const variant& v) {
   options.page_tables = v.tables;
   options.page_table = {v.skip, v.tail};
   options.swa_page_table = {-1 - v.skip, {v.tail.mode, v.tail.multiple, 11}};
+  options.swa_slots = v.mode == query_mode::cumulative;
   options.swa_out_cache_loc_skip = v.skip;
   options.cu_seqlens_q = static_cast<reference::cu_seqlens_q_mode>(v.mode);
   options.q_stride = 3;
   const bool by_slots = v.kind == window::by_slots;
-  const auto slots = reference::random_slot_map(in, in.seed + 3);
-  const auto pages = reference::random_page_map(in.pool_pages, in.seed + 4);
+  // maps that go on past the pool's end
+  reference::batch wider = in;
+  wider.pool_pages += 3;
+  const auto slots = reference::random_slot_map(wider, in.seed + 3);
+  const auto pages = reference::random_page_map(wider.pool_pages, in.seed + 4);
   if (by_slots) options.full_to_swa = slots;
   if (v.kind == window::by_pages) options.swa_page_map = pages;
   const device_map slot_map(at, slots, in.seed % 2 == 0), window_map(at, pages, in.seed % 2 == 1),
@@ -67,7 +71,6 @@ void compare(reference::batch in, const variant& v) {
     p.page_table_stride = table.sink.stride;
     p.page_columns = in.page_columns;
   }
-  const bool with_slots = v.mode == query_mode::cumulative;
   if (v.kind != window::none && v.tables)
     p.window = {.full_to_swa = by_slots ? slot_map.view : index_map{},
                 .page_map = by_slots ? index_map{} : window_map.view,
@@ -75,7 +78,7 @@ void compare(reference::batch in, const variant& v) {
                 .page_table_stride = swa.sink.stride,
                 .skip = static_cast<std::int32_t>(options.swa_page_table.skip),
                 .tail_value = 11,
-                .out_cache_loc = with_slots ? index_sink(loc.data()) : index_sink(),
+                .out_cache_loc = options.swa_slots ? index_sink(loc.data()) : index_sink(),
                 .out_cache_loc_skip = static_cast<std::int32_t>(v.skip)};
   // verify and its sliding-window tables, lengths, sums and slots: one node
   const auto enqueue = [&p](stream_ref s) { multi_head_metadata(s, p); };
@@ -91,7 +94,8 @@ void compare(reference::batch in, const variant& v) {
   cu_q.expect(want.cu_seqlens_q);
   table.expect(want.page_table);
   swa.expect(want.swa_page_table);
-  if (with_slots) loc.expect(want.swa_out_cache_loc);
+  if (options.swa_slots) loc.expect(want.swa_out_cache_loc);
+  expect_faults(op_id::decode_metadata, batch.reports, want.faults);
 }
 
 }  // namespace
@@ -102,16 +106,33 @@ TEST_CASE("decode metadata with a sliding window, by slots and by pages, equals 
                                                       .page_map = i % 3 == 0,
                                                       .poison = true,
                                                       .bad_request = i % 5 == 0,
-                                                      .bad_slot = i % 7 == 0 && i % 3 != 0}),
+                                                      .bad_length = i % 11 == 0,
+                                                      .bad_slot = i % 7 < 2,
+                                                      .drop_tokens = i % 5 == 1}),
             {.kind = i % 4 < 2 ? window::by_slots : window::by_pages,
              .skip = i % 2 - 1,
              .wide_sums = i % 2 == 0});
 }
 
+TEST_CASE("decode metadata with a sliding window reports what lies outside pool and maps") {
+  // short rows, so that many of the new tokens' own slots are among the wrong ones
+  for (int i = 0; i < test_rounds(40); ++i)
+    compare(reference::random_batch(test_seed() + 500 + i, {.max_tokens = 6,
+                                                            .page_size = 1 << i % 3,
+                                                            .max_context = 8,
+                                                            .page_granular = i / 4 % 2 == 0,
+                                                            .poison = true,
+                                                            .bad_slot = true}),
+            {.kind = i % 4 < 2 ? window::by_slots : window::by_pages, .skip = i % 2 - 1});
+}
+
 TEST_CASE("decode metadata through a page map, with each tail, equals the definitions") {
   for (int i = 0; i < test_rounds(48); ++i)
-    compare(reference::random_batch(test_seed() + 100 + i,
-                                    {.page_granular = i % 2 == 0, .page_map = i % 4 < 2, .poison = true}),
+    compare(reference::random_batch(test_seed() + 100 + i, {.page_granular = i % 2 == 0,
+                                                            .page_map = i % 4 < 2,
+                                                            .poison = true,
+                                                            .bad_request = i % 7 == 0,
+                                                            .bad_slot = i % 5 < 2}),
             {.kind = i % 5 == 0 ? window::by_pages : window::none, .tail = some_tail(i), .skip = -(i % 2)});
 }
 

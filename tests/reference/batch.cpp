@@ -8,6 +8,13 @@ void add_fault(std::vector<fault>& faults, const fault& f) {
   if (std::find(faults.begin(), faults.end(), f) == faults.end()) faults.push_back(f);
 }
 
+std::vector<fault> without_tokens(const std::vector<fault>& faults) {
+  std::vector<fault> kept;
+  for (const fault& f : faults)
+    if (f.kind != fault_kind::query_tokens && f.kind != fault_kind::tokens_dropped) kept.push_back(f);
+  return kept;
+}
+
 bool has_fault(const std::vector<fault>& faults, fault_kind kind, std::int64_t row) {
   for (const fault& f : faults) {
     if (f.kind == kind && f.row == row) return true;
@@ -80,9 +87,13 @@ std::optional<std::int64_t> slot_reader::entry(std::int64_t r, std::int64_t colu
     add_fault(faults_, {fault_kind::column, r, column});
     return std::nullopt;
   }
-  const std::int64_t value = in_.source.entry(q, column);
-  if (value < 0) return std::nullopt;
-  return value;
+  last_entry_ = in_.source.entry(q, column);
+  const std::int64_t page = in_.source.page_granular ? last_entry_ : last_entry_ / in_.P;
+  if (last_entry_ < 0 || (in_.source.pool_pages > 0 && page >= in_.source.pool_pages)) {
+    add_fault(faults_, {fault_kind::slot, r, last_entry_});
+    return std::nullopt;
+  }
+  return last_entry_;
 }
 
 std::optional<std::int64_t> slot_reader::raw_slot(std::int64_t r, std::int64_t t) {
@@ -103,7 +114,7 @@ std::optional<std::int64_t> slot_reader::raw_page(std::int64_t r, std::int64_t p
 std::optional<std::int64_t> slot_reader::slot(std::int64_t r, std::int64_t t) {
   const std::optional<std::int64_t> raw = raw_slot(r, t);
   if (!raw || !in_.page_map) return raw;
-  const std::optional<std::int64_t> page = mapped(*in_.page_map, *raw / in_.P, fault_kind::page, r);
+  const std::optional<std::int64_t> page = mapped(*in_.page_map, *raw / in_.P, r);
   if (!page) return std::nullopt;
   return *page * in_.P + *raw % in_.P;
 }
@@ -111,14 +122,14 @@ std::optional<std::int64_t> slot_reader::slot(std::int64_t r, std::int64_t t) {
 std::optional<std::int64_t> slot_reader::page(std::int64_t r, std::int64_t p) {
   const std::optional<std::int64_t> raw = raw_page(r, p);
   if (!raw || !in_.page_map) return raw;
-  return mapped(*in_.page_map, raw, fault_kind::page, r);
+  return mapped(*in_.page_map, raw, r);
 }
 
 std::optional<std::int64_t> slot_reader::mapped(const index_map& map, std::optional<std::int64_t> index,
-                                                fault_kind kind, std::int64_t row) {
+                                                std::int64_t row) {
   if (!index || *index < 0) return std::nullopt;
   if (*index >= map.size) {
-    add_fault(faults_, {kind, row, *index});
+    add_fault(faults_, {fault_kind::slot, row, last_entry_});
     return std::nullopt;
   }
   const std::int64_t value = map.entry(*index);

@@ -18,13 +18,14 @@ enum class fault_kind {
   tokens_dropped,  // tokens past C; value: E after its clamp
   length,          // a length outside its range; value: the length before the clamp
   request_index,   // q outside the table; value: q
-  column,          // a column past the table; value: the column
-  slot,            // a slot past its slot map or cache; value: the slot
-  page,            // a page past its page map or cache; value: the page
+  column,          // an index past its array; value: the index
+  slot,            // an entry of the request table that is negative or past pool or map; value: the entry
+  page,            // a page entry that is negative or past map or cache; value: the entry
   start,           // a start outside [0, len]; value: the start
   capacity,        // entries past the output's capacity; value: the end of the row's entries
   line,            // a line outside a table; value: the line
   top_k,           // a top-k index past the table; value: the index
+  window,          // a window that begins before the row's gathered tokens; value: those gathered
 };
 
 struct fault {
@@ -37,6 +38,9 @@ struct fault {
 /// Adds `f` unless it is there already.
 void add_fault(std::vector<fault>& faults, const fault& f);
 
+/// Those that an op shows that reads no query tokens.
+std::vector<fault> without_tokens(const std::vector<fault>& faults);
+
 /// Whether `row` was reported for `kind`.
 bool has_fault(const std::vector<fault>& faults, fault_kind kind, std::int64_t row);
 
@@ -45,8 +49,9 @@ bool has_fault(const std::vector<fault>& faults, fault_kind kind, std::int64_t r
 struct page_source {
   bool page_granular = false;
   std::int64_t rows = 0;
-  std::int64_t width = 0;   // columns: tokens, or pages where page-granular
-  std::int64_t stride = 0;  // elements between lines of the table under test, >= width
+  std::int64_t width = 0;       // columns: tokens, or pages where page-granular
+  std::int64_t stride = 0;      // elements between lines of the table under test, >= width
+  std::int64_t pool_pages = 0;  // an entry of this page or a later one is out of range; 0: none is
   std::function<std::int64_t(std::int64_t q, std::int64_t column)> entry;
 };
 
@@ -101,8 +106,8 @@ struct derived {
 
 derived derive(const batch& in);
 
-/// Looks slots and pages up as the notation has it. No value means nothing to point at (a negative entry, or
-/// an index outside its table); the latter is reported.
+/// Looks slots and pages up as the notation has it. No value means nothing to point at: a request, or an entry,
+/// outside its range, which is reported, or an unmapped one, which is not.
 class slot_reader {
  public:
   slot_reader(const batch& in, std::vector<fault>& faults) : in_(in), faults_(faults) {}
@@ -115,8 +120,8 @@ class slot_reader {
   std::optional<std::int64_t> slot(std::int64_t r, std::int64_t t);
   /// The page as an output has it.
   std::optional<std::int64_t> page(std::int64_t r, std::int64_t p);
-  /// `map[index]`; an index past the map is reported as `kind`.
-  std::optional<std::int64_t> mapped(const index_map& map, std::optional<std::int64_t> index, fault_kind kind,
+  /// `map[index]` of an index just read; one past the map is reported by the entry that it came from.
+  std::optional<std::int64_t> mapped(const index_map& map, std::optional<std::int64_t> index,
                                      std::int64_t row);
 
  private:
@@ -124,6 +129,7 @@ class slot_reader {
 
   const batch& in_;
   std::vector<fault>& faults_;
+  std::int64_t last_entry_ = 0;
 };
 
 /// The table as an embedder would hold it: [rows, stride], `padding` in the columns past its width.

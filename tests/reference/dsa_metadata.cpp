@@ -124,8 +124,12 @@ compressed_output compressed_metadata(const compressed_input& in) {
         return length[t];
       },
       [&](std::int64_t t, std::int64_t x) -> std::int64_t {
+        if (!in.line.empty() && (in.line[t] < 0 || in.line[t] >= in.page_lines)) {
+          add_fault(out.faults, {fault_kind::line, t, in.line[t]});
+          return in.page_indices.skip;
+        }
         if (x / m >= in.page_columns) {
-          add_fault(out.faults, {fault_kind::column, t, x / m});
+          add_fault(out.faults, {fault_kind::length, t, length[t]});
           return in.page_indices.skip;
         }
         const std::int64_t page = in.page_table(t, x / m);

@@ -55,8 +55,10 @@ struct compressed_input {
   std::vector<std::int64_t> c;    // [C] causal length; not read for dead tokens
   std::vector<std::int64_t> out_loc;  // raw output slots, may be fewer than tokens
   std::function<std::int64_t(std::int64_t t, std::int64_t p)> page_table;  // page p of token t
-  bool indices = true;                                                     // write page_indices
-  std::int64_t capacity = 0;  // columns of page_indices; 0: P / ratio * page_columns
+  std::vector<std::int64_t> line;  // [C] the token's line of the page table; empty: all in range
+  std::int64_t page_lines = 0;     // lines of the page table
+  bool indices = true;             // write page_indices
+  std::int64_t capacity = 0;       // columns of page_indices; 0: P / ratio * page_columns
   std::int64_t out_loc_skip = -1;
   output_rule page_indices;
 };

@@ -61,7 +61,7 @@ kv_indices_output kv_indices(const batch& in, const kv_indices_options& options)
   constexpr const char* op = "kv indices";
   const derived d = derive(in);
   kv_indices_output out;
-  out.faults = d.faults;
+  out.faults = without_tokens(d.faults);
   slot_reader read(in, out.faults);
 
   std::vector<std::int64_t> start(static_cast<std::size_t>(in.B), 0);
@@ -78,8 +78,7 @@ kv_indices_output kv_indices(const batch& in, const kv_indices_options& options)
   out.indices = untouched_vector(op, "indices", options.capacity);
   for (std::int64_t r = 0; r < d.n; ++r) {
     for (std::int64_t i = 0; i < count[r]; ++i) {
-      const auto slot = options.slot_map ? read.mapped(*options.slot_map, read.raw_slot(r, start[r] + i),
-                                                       fault_kind::slot, r)
+      const auto slot = options.slot_map ? read.mapped(*options.slot_map, read.raw_slot(r, start[r] + i), r)
                                          : read.slot(r, start[r] + i);
       put(out.indices, indptr[r] + i, slot.value_or(options.skip), r, indptr[r + 1], out.faults);
     }

@@ -32,12 +32,10 @@ table_output swa_page_table(const batch& in, const derived& d, const decode_opti
       [&](std::int64_t r) { return in.pages(d.len[r]); },
       [&](std::int64_t r, std::int64_t p) -> std::int64_t {
         if (options.full_to_swa) {
-          const auto slot =
-              read.mapped(*options.full_to_swa, read.raw_slot(r, p * in.P), fault_kind::slot, r);
+          const auto slot = read.mapped(*options.full_to_swa, read.raw_slot(r, p * in.P), r);
           return slot ? *slot / in.P : rule.skip;
         }
-        return read.mapped(*options.swa_page_map, read.raw_page(r, p), fault_kind::page, r)
-            .value_or(rule.skip);
+        return read.mapped(*options.swa_page_map, read.raw_page(r, p), r).value_or(rule.skip);
       });
 }
 
@@ -51,10 +49,10 @@ vector_output swa_out_cache_loc(const batch& in, const derived& d, const decode_
     const auto raw = read.raw_slot(r, d.base[r] + d.j[t]);
     if (!raw) continue;
     if (options.full_to_swa) {
-      const auto slot = read.mapped(*options.full_to_swa, raw, fault_kind::slot, r);
+      const auto slot = read.mapped(*options.full_to_swa, raw, r);
       if (slot) out[t] = *slot;
     } else {
-      const auto page = read.mapped(*options.swa_page_map, *raw / in.P, fault_kind::page, r);
+      const auto page = read.mapped(*options.swa_page_map, *raw / in.P, r);
       if (page) out[t] = *page * in.P + *raw % in.P;
     }
   }
@@ -76,7 +74,10 @@ vector_output cu_seqlens_q(const batch& in, const derived& d, const decode_optio
 decode_output step_metadata(const batch& in, const decode_options& options, const char* op) {
   const derived d = derive(in);
   decode_output out;
-  out.faults = d.faults;
+  const bool window = options.page_tables && (options.full_to_swa || options.swa_page_map);
+  const bool reads_tokens =
+      options.cu_seqlens_q == cu_seqlens_q_mode::cumsum_tokens || (window && options.swa_slots);
+  out.faults = reads_tokens ? d.faults : without_tokens(d.faults);
   out.cache_seqlens = fixed_vector(op, "cache_seqlens", d.len);
   out.cu_seqlens_k = fixed_vector(op, "cu_seqlens_k", cumsum0(d.len));
   out.cu_seqlens_q = cu_seqlens_q(in, d, options, op);
@@ -85,10 +86,8 @@ decode_output step_metadata(const batch& in, const decode_options& options, cons
   out.swa_page_table = {op, "swa_page_table", in.page_columns, {}};
   if (!options.page_tables) return out;
   out.page_table = page_table(in, d, options.page_table, op, out.faults);
-  if (options.full_to_swa || options.swa_page_map) {
-    out.swa_page_table = swa_page_table(in, d, options, op, out.faults);
-    out.swa_out_cache_loc = swa_out_cache_loc(in, d, options, op, out.faults);
-  }
+  if (window) out.swa_page_table = swa_page_table(in, d, options, op, out.faults);
+  if (window && options.swa_slots) out.swa_out_cache_loc = swa_out_cache_loc(in, d, options, op, out.faults);
   return out;
 }
 
@@ -142,11 +141,13 @@ decode_output draft_extend_metadata(const batch& in, decode_options options) {
 draft_steps_output draft_steps_metadata(const batch& in, const draft_steps_options& options) {
   constexpr const char* op = "draft steps";
   draft_steps_output out;
+  decode_options tables = options.decode;
+  tables.swa_slots = false;
   for (std::int64_t k = 0; k < options.steps; ++k) {
     batch step = in;
     step.delta = k + 1;
     step.delta_of.clear();
-    const decode_output decode = step_metadata(step, options.decode, op);
+    const decode_output decode = step_metadata(step, tables, op);
     const token_inputs_output tokens = token_inputs(step, {options.out_cache_loc_skip, {}});
     out.cache_seqlens.push_back(decode.cache_seqlens);
     out.cu_seqlens_k.push_back(decode.cu_seqlens_k);

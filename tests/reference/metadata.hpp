@@ -36,6 +36,7 @@ struct decode_options {
   std::optional<index_map> full_to_swa;   // slot to slot
   std::optional<index_map> swa_page_map;  // page to page
   output_rule swa_page_table;
+  bool swa_slots = true;  // of the live tokens, too
   std::int64_t swa_out_cache_loc_skip = -1;
   // multi-head graph metadata
   cu_seqlens_q_mode cu_seqlens_q = cu_seqlens_q_mode::left_alone;
@@ -46,7 +47,7 @@ struct decode_output {
   vector_output cache_seqlens;      // [B]
   vector_output cu_seqlens_k;       // [B + 1]
   vector_output cu_seqlens_q;       // [B + 1]
-  vector_output swa_out_cache_loc;  // [C]; empty without a sliding window
+  vector_output swa_out_cache_loc;  // [C]; empty without a sliding window or its slots
   table_output page_table;          // [B, page_columns]; no lines where tables are skipped
   table_output swa_page_table;      // [B, page_columns]; no lines without a sliding window
   std::vector<fault> faults;

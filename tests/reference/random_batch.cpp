@@ -72,6 +72,7 @@ void make_source(random_integers& random, batch& in, const std::vector<std::int6
       static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows * groups_a_row)));
   while ((pool + 1) * group * P > wild_high) pool /= 2;
   in.pool_pages = (pool + 1) * group;
+  in.source.pool_pages = random.one_in(2) ? in.pool_pages : 0;
   in.source.page_granular = options.page_granular;
   in.source.rows = rows;
   in.source.width = options.page_granular ? page_width : page_width * P;
@@ -84,20 +85,26 @@ void make_source(random_integers& random, batch& in, const std::vector<std::int6
     extent[in.q[r]] = options.page_granular ? in.pages(length[r]) : length[r];
   }
 
+  // negative, past every map with a page id that times P stays inside int32, the last of the pool or the next
+  const auto bad_entry = [&]() -> std::int64_t {
+    const std::int64_t pool_end = options.page_granular ? in.pool_pages : in.pool_pages * P;
+    switch (random.below(4)) {
+      case 0:
+        return options.page_granular ? wild_high / P : wild_high + random.below(64);
+      case 1:
+        return pool_end - random.below(2);
+      default:
+        return -1 - random.below(3);
+    }
+  };
   auto bad = std::make_shared<std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>>();
   for (std::int64_t r = 0; options.bad_slot && r < in.n; ++r) {
     const std::int64_t columns = extent[in.q[r]];
     if (columns == 0 || random.one_in(3)) continue;
     const std::int64_t column = random.below(columns);
-    (*bad)[{in.q[r], column}] = random.one_in(2) ? -1 - random.below(3) : wild_high + random.below(64);
+    (*bad)[{in.q[r], column}] = bad_entry();
     const std::int64_t page_column = options.page_granular ? column : column / P * P;
-    (*bad)[{in.q[r], page_column}] = random.one_in(2) ? -1 - random.below(3) : wild_high + random.below(64);
-  }
-  // a page id is multiplied by P: keep a bad one inside int32
-  if (options.page_granular) {
-    for (auto& [where, value] : *bad) {
-      if (value > 0) value = std::max(value / P, in.pool_pages);
-    }
+    (*bad)[{in.q[r], page_column}] = bad_entry();
   }
 
   const std::int64_t salt = random.below(1 << 20);

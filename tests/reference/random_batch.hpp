@@ -43,11 +43,11 @@ struct random_batch_options {
   bool bad_request = false;  // some live q outside the table
   bool bad_length = false;   // some live lengths negative or past cap
   bool bad_tokens = false;   // some live E outside [0, Emax]
-  bool bad_slot = false;     // some live table entries negative, some past every map
+  bool bad_slot = false;     // some live table entries negative, at the pool's end, or past every map
   bool drop_tokens = false;  // C smaller than the tokens there are
 };
 
-/// A ragged batch: lengths 0, 1, at page edges and at full width; E of 0; fresh rows with len < E. Live rows
+/// A ragged batch, whose source at times knows its pool's end: lengths 0, 1, at page edges and at full width; E of 0; fresh rows with len < E. Live rows
 /// have distinct requests and distinct slots (as long as all pages fit in 2^31 slots).
 batch random_batch(std::uint64_t seed, const random_batch_options& options = {});
 

@@ -43,9 +43,12 @@ get_output gather(const index_k_gather& in, const std::vector<std::uint8_t>& buf
         add_fault(out.faults, {fault_kind::capacity, r, first[r + 1]});
         continue;
       }
-      const std::int64_t page = in.table.entry(r, x / P);
-      const bool there = page >= 0 && page < in.layout.pages;
-      if (page >= in.layout.pages) add_fault(out.faults, {fault_kind::page, r, page});
+      const std::int64_t entry = in.table.entry(r, x / P);
+      const bool has_page = entry >= 0 && (!in.page_map || entry < in.page_map->size);
+      const std::int64_t page = has_page && in.page_map ? in.page_map->entry(entry) : entry;
+      const bool there = has_page && page >= 0 && page < in.layout.pages;
+      // an unmapped page is no fault
+      if (!has_page || page >= in.layout.pages) add_fault(out.faults, {fault_kind::page, r, entry});
       const std::int64_t slot = page * P + x % P;
       for (std::int64_t b = 0; keys && b < key_bytes; ++b) {
         if (there) out.keys.value[to * key_bytes + b] = buffer[in.layout.key_at(slot) + b];
@@ -143,8 +146,10 @@ combine_output combine_top_k_and_window(const combine_input& in) {
   constexpr const char* op = "combine top-k and window";
   // tokens of each row, from differences of query_start_loc
   combine_output out;
-  std::vector<std::int64_t> row_of, c;
+  std::vector<std::int64_t> row_of, c, len;
   for (std::int64_t r = 0; r < in.n; ++r) {
+    len.push_back(std::clamp<std::int64_t>(in.len[r], 0, in.cap));
+    if (len[r] != in.len[r]) add_fault(out.faults, {fault_kind::length, r, in.len[r]});
     const std::int64_t E = in.query_start_loc[r + 1] - in.query_start_loc[r];
     for (std::int64_t j = 0; j < E; ++j) {
       if (static_cast<std::int64_t>(row_of.size()) == in.C) {
@@ -152,33 +157,37 @@ combine_output combine_top_k_and_window(const combine_input& in) {
         break;
       }
       row_of.push_back(r);
-      c.push_back(std::max<std::int64_t>(0, in.len[r] - E + j + 1));
+      c.push_back(std::max<std::int64_t>(0, len[r] - E + j + 1));
     }
   }
   const std::int64_t T = static_cast<std::int64_t>(row_of.size());
 
   std::vector<std::int64_t> length(static_cast<std::size_t>(in.C), 0);
-  out.indices = {op, "indices", in.padded_width(), {}};
-  out.indices.line.resize(static_cast<std::size_t>(in.C));
+  std::vector<std::vector<std::int64_t>> padded;
   for (std::int64_t t = 0; t < T; ++t) {
     const std::int64_t r = row_of[t];
     const std::int64_t pos = c[t] - 1;
     const std::int64_t a = std::min((pos + 1) / in.ratio, in.topk);
     const std::int64_t b = std::min(pos + 1, in.window);
-    const std::int64_t gather_start = in.len[r] - in.gather_len[r];
-    std::vector<std::int64_t>& line = out.indices.line[t];
+    const std::int64_t gather_start = len[r] - in.gather_len[r];
+    std::vector<std::int64_t> line;
     for (std::int64_t i = 0; i < a; ++i) {
       const std::int64_t index = in.index(t, i);
       line.push_back(index < 0 ? -1 : in.compressed_base[r] + index);
     }
     for (std::int64_t i = 0; i < b; ++i) {
       const std::int64_t gathered = pos - b + 1 - gather_start + i;  // place among the row's gathered tokens
-      if (gathered < 0) add_fault(out.faults, {fault_kind::start, r, in.gather_len[r]});
+      if (gathered < 0) add_fault(out.faults, {fault_kind::window, r, in.gather_len[r]});
       line.push_back(gathered < 0 ? -1 : in.swa_base[r] + gathered);
     }
     line.resize(static_cast<std::size_t>(in.padded_width()), -1);
+    padded.push_back(std::move(line));
     length[t] = a + b;
   }
+  out.indices = make_table(
+      op, "indices", in.C, T, in.columns > 0 ? in.columns : in.padded_width(), in.tail,
+      [&](std::int64_t) { return in.padded_width(); },
+      [&](std::int64_t t, std::int64_t i) { return padded[t][i]; });
   out.length = fixed_vector(op, "length", length);
   return out;
 }
@@ -188,7 +197,9 @@ window_token_ids_output window_token_ids(const batch& in, const window_token_ids
   constexpr const char* op = "window token ids";
   const derived d = derive(in);
   window_token_ids_output out;
-  out.faults = d.faults;
+  // the token bucket plays no part here
+  for (const fault& f : d.faults)
+    if (f.kind != fault_kind::tokens_dropped) out.faults.push_back(f);
   slot_reader read(in, out.faults);
 
   std::vector<std::int64_t> g(static_cast<std::size_t>(in.B), 0);
@@ -201,12 +212,12 @@ window_token_ids_output window_token_ids(const batch& in, const window_token_ids
   out.ids = untouched_vector(op, "ids", options.capacity);
   for (std::int64_t r = 0; r < d.n; ++r) {
     for (std::int64_t i = 0; i < g[r]; ++i) {
+      const auto raw = read.raw_slot(r, d.len[r] - g[r] + i);
+      const auto id = read.mapped(options.full_to_swa, raw, r);
       if (offset[r] + i >= options.capacity) {
         add_fault(out.faults, {fault_kind::capacity, r, offset[r + 1]});
-        break;
+        continue;
       }
-      const auto raw = read.raw_slot(r, d.len[r] - g[r] + i);
-      const auto id = read.mapped(options.full_to_swa, raw, fault_kind::slot, r);
       out.ids.value[offset[r] + i] = id.value_or(options.skip);
       out.ids.state[offset[r] + i] = cell::defined;
     }

@@ -44,6 +44,7 @@ struct index_k_gather {
   std::vector<std::int64_t> len;  // [B]; not read for dead rows
   input_table table;              // a line a row, entries are pages
   std::int64_t capacity = 0;      // packed rows the outputs hold
+  std::optional<index_map> page_map{};
 };
 
 struct get_output {
@@ -53,7 +54,7 @@ struct get_output {
 };
 
 /// Gather len[r] tokens a row out of `buffer` into packed rows. A token whose page is missing leaves its
-/// packed row open; one past the table, or past the buffer, is reported as well.
+/// packed row open; unless the page map has none for it, it is reported.
 get_output get_k(const index_k_gather& in, const std::vector<std::uint8_t>& buffer);
 get_output get_s(const index_k_gather& in, const std::vector<std::uint8_t>& buffer);
 get_output get_k_and_s(const index_k_gather& in, const std::vector<std::uint8_t>& buffer);
@@ -81,6 +82,7 @@ struct combine_input {
   std::int64_t B = 0, C = 0, n = 0;
   std::vector<std::int64_t> query_start_loc;  // [B + 1]; only differences to its first entry count
   std::vector<std::int64_t> len;              // [B]
+  std::int64_t cap = 0;                       // of a length
   std::vector<std::int64_t> gather_len;       // [B]
   std::vector<std::int64_t> compressed_base;  // [B]
   std::vector<std::int64_t> swa_base;         // [B]
@@ -88,14 +90,16 @@ struct combine_input {
   std::int64_t window = 0;
   std::int64_t topk = 0;  // 0: window only
   std::function<std::int64_t(std::int64_t t, std::int64_t i)>
-      index;  // at least topk wide; not read if topk is 0
+      index;                 // at least topk wide; not read if topk is 0
+  std::int64_t columns = 0;  // of the output, at least the padded width; 0: as many
+  tail_rule tail;
 
   /// topk + window, rounded up to 128.
   std::int64_t padded_width() const { return (topk + window + 127) / 128 * 128; }
 };
 
 struct combine_output {
-  table_output indices;  // [C, padded_width]
+  table_output indices;  // [C, columns]
   vector_output length;  // [C]
   std::vector<fault> faults;
 };

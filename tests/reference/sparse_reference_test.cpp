@@ -55,7 +55,7 @@ TEST_CASE("reference: index-K gather by hand") {
   CHECK(out.scales.state[2] == cell::defined);
   CHECK(out.scales.state[3] == cell::open);  // no page
   CHECK(out.scales.state[4] == cell::untouched);
-  CHECK(out.faults.empty());
+  CHECK(out.faults == std::vector<fault>{{fault_kind::page, 1, -1}});
   CHECK(get_k(in, buffer).keys.value == out.keys.value);
   CHECK(get_k(in, buffer).scales.value.empty());
   CHECK(get_s(in, buffer).scales.value == out.scales.value);
@@ -98,6 +98,7 @@ TEST_CASE("reference: combine top-k and window by hand") {
   in.n = 2;
   in.query_start_loc = {10, 12, 14, 14};  // a chunk that begins at token 10
   in.len = {7, 1, 1 << 30};
+  in.cap = 1000;
   in.gather_len = {4, 1, 1 << 30};  // from positions 3 and 0 on
   in.compressed_base = {100, 400, 0};
   in.swa_base = {200, 300, 0};
@@ -128,8 +129,28 @@ TEST_CASE("reference: combine top-k and window by hand") {
   out = combine_top_k_and_window(in);
   CHECK(head(0) == integers{104, -1, -1, 200, 201, -1});
   CHECK(head(1) == integers{104, 105, 200, 201, 202, -1});
-  CHECK(out.faults == std::vector<fault>{{fault_kind::start, 0, 3}});
+  CHECK(out.faults == std::vector<fault>{{fault_kind::window, 0, 3}});
   in.gather_len[0] = 4;
+
+  // an output of 130 columns, dead lines included
+  in.columns = 130;
+  in.tail = {tail_mode::whole, 1, 9};
+  out = combine_top_k_and_window(in);
+  CHECK(out.indices.line[0][4] == 202);
+  CHECK(out.indices.line[0][127] == -1);
+  CHECK(integers(out.indices.line[0].begin() + 128, out.indices.line[0].end()) == integers{9, 9});
+  CHECK(out.indices.line[4] == integers(130, 9));
+  in.tail = {tail_mode::multiple, 129, 9};
+  out = combine_top_k_and_window(in);
+  CHECK(out.indices.line[1].size() == 129);
+  CHECK(out.indices.line[1].back() == 9);
+  CHECK(out.indices.line[4].empty());
+  in.columns = 0;
+  in.tail = {};
+  // a length over its bound
+  in.cap = 6;
+  CHECK(combine_top_k_and_window(in).faults == std::vector<fault>{{fault_kind::length, 0, 7}});
+  in.cap = 1000;
 
   in.topk = 0;
   in.index = nullptr;

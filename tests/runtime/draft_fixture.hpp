@@ -27,6 +27,7 @@ inline llama::llama_weights noisy_weights(const llama::llama_weights& weights, f
     for (float& value : line) value += noise * (float(random.below(20001)) / 10000.0f - 1.0f);
   }
   llama::llama_weights noisy = weights;
+  noisy.output.type = llama::tensor_type::f32;
   noisy.output.data = std::as_bytes(std::span(held->output));
   noisy.storage = held;
   return noisy;
@@ -151,6 +152,12 @@ inline host_drafter growing_trees(const std::vector<asked>& all, int vocab, std:
     }
     return 0;
   };
+}
+
+/// Waits that a loop may need in `rounds` rounds: one for each round's results, and those only where a device runs
+/// beside the host. Launching a round waits for nothing.
+inline std::uint64_t waits_of(std::uint64_t rounds) {
+  return test_device().is_host() ? 0 : rounds;
 }
 
 }  // namespace stepgraph

@@ -226,7 +226,7 @@ TEST_CASE("abort-reuse: pages and lines of an aborted text are asked for at once
   executor.stream().synchronize();
 }
 
-TEST_CASE("steady rounds neither allocate, synchronise nor capture") {
+TEST_CASE("alternate: steady rounds neither allocate, synchronise nor capture") {
   const tiny_with_draft t;
   step_executor executor = t.executor(draft_setup{.rows = 4, .most = 4});
   executor.capture();
@@ -247,6 +247,7 @@ TEST_CASE("steady rounds neither allocate, synchronise nor capture") {
   CHECK(did.captures == 0);
   CHECK(did.instantiations == 0);
   CHECK(did.launches == 3 * rounds);
+  CHECK(did.synchronizations <= waits_of(rounds));
   CHECK(host_allocations() == host_before);
   loop.run();
 }
