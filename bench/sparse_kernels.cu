@@ -12,9 +12,9 @@ namespace {
 /// The same body under the tile driver: a line a row.
 struct tiled_gather : get_k_and_s_op {};
 
-template <int threads, int in_flight, int blocks, reuse again = reuse::neither, bool ahead = true>
+template <int threads, int in_flight, int blocks, reuse again = reuse::neither>
 void gather(stream_ref at, const get_k_and_s_params& p) {
-  launch_gather<gather_shape<threads, in_flight, blocks, again, ahead>>(at, get_k_and_s_op{p});
+  launch_gather<gather_shape<threads, in_flight, blocks, again>>(at, get_k_and_s_op{p});
 }
 template <int megabytes>
 void gather_kept(stream_ref at, const get_k_and_s_params& p) {
@@ -73,24 +73,12 @@ const std::vector<kernel_variant<get_k_and_s_params>>& gather_variants() {
       {"nothing kept", gather_kept<0>},
       {"the first 8 MB kept", gather_kept<8>},
       {"the first 16 MB kept", gather_kept<16>},
-      {"the first 20 MB kept", gather_kept<20>},
-      {"the first 28 MB kept", gather_kept<28>},
       {"the first 32 MB kept", gather_kept<32>},
       {"loads kept", gather<64, 8, 16, reuse::both>},
-      {"not ahead 64, 8, 16", gather<64, 8, 16, reuse::neither, false>},
-      {"not ahead 64, 8, 14", gather<64, 8, 14, reuse::neither, false>},
-      {"not ahead 64, 4, 16", gather<64, 4, 16, reuse::neither, false>},
-      {"not ahead 128, 8, 8", gather<128, 8, 8, reuse::neither, false>},
-      {"ahead 64, 8, 14", gather<64, 8, 14>},
-      {"ahead 64, 8, 12", gather<64, 8, 12>},
-      {"ahead 64, 8, 10", gather<64, 8, 10>},
-      {"ahead 128, 8, 8", gather<128, 8, 8>},
-      {"ahead 128, 8, 7", gather<128, 8, 7>},
-      {"ahead 64, 4, 16", gather<64, 4, 16>},
-      {"ahead 64, 6, 16", gather<64, 6, 16>},
-      {"ahead 64, 4, 20", gather<64, 4, 20>},
-      {"ahead 64, 4, 18", gather<64, 4, 18>},
-      {"ahead 256, 8, 4", gather<256, 8, 4>},
+      {"64 threads, 4 pieces, 16 blocks", gather<64, 4, 16>},
+      {"64 threads, 8 pieces, 14 blocks", gather<64, 8, 14>},
+      {"64 threads, 8 pieces, 12 blocks", gather<64, 8, 12>},
+      {"128 threads, 8 pieces, 8 blocks", gather<128, 8, 8>},
   };
   return all;
 }

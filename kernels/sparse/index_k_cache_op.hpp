@@ -167,23 +167,25 @@ struct get_k_and_s_op {
     if (bad.row >= 0) report(bad);
   }
 
-  /// First bytes of a token's key and scale in the cache, or -1.
-  struct token_bytes {
-    std::int64_t key, scale;
-  };
-  /// Those of a token whose page table entry is `entry`; -1 where that is bad, which is reported if the token
-  /// `counts`.
-  STEPGRAPH_HD token_bytes bytes_of(const place& of, std::int32_t entry, bool counts) const {
-    const place one[]{of};
-    std::int32_t page[]{entry};
-    bad_page bad{-1, 0};
-    check_pages<false>(one, page, bad);
-    if (counts && bad.row >= 0) report(bad);
-    if (page[0] < 0) return {-1, -1};
-    return {p.cache.key_at(page[0], in_page(of.token)), p.cache.scale_at(page[0], in_page(of.token))};
-  }
+  /// Page table entry of a token, not looked at.
   STEPGRAPH_HD std::int32_t entry_of(const place& of) const {
     return p.page_table[of.row * p.page_table_stride + (of.token >> p.cache.page_shift)];
+  }
+  /// First bytes of the key and of the scale of a token that lies in `page`.
+  STEPGRAPH_HD std::int64_t key_byte(std::int32_t page, std::int32_t token) const {
+    return p.cache.key_at(page, in_page(token));
+  }
+  STEPGRAPH_HD std::int64_t scale_byte(std::int32_t page, std::int32_t token) const {
+    return p.cache.scale_at(page, in_page(token));
+  }
+  /// Page of a token, -1 where it is bad, which is reported if the token `counts`.
+  STEPGRAPH_HD std::int32_t page_of(const place& of, bool counts) const {
+    const place one[]{of};
+    std::int32_t page[1];
+    bad_page bad{-1, 0};
+    find_pages<false>(one, page, bad);
+    if (counts && bad.row >= 0) report(bad);
+    return page[0];
   }
 
  private:
@@ -201,16 +203,12 @@ struct get_k_and_s_op {
     bad = found;
   }
 
-  /// Pages of tokens, all under way before the first is looked at.
+  /// Pages of tokens, -1, noted, where one is negative or outside map or cache. All are under way before the
+  /// first is looked at.
   template <bool several_rows, int count>
   STEPGRAPH_HD void find_pages(const place (&of)[count], std::int32_t (&page)[count], bad_page& bad) const {
     STEPGRAPH_UNROLL
     for (int k = 0; k < count; ++k) page[k] = entry_of(of[k]);
-    check_pages<several_rows>(of, page, bad);
-  }
-  /// Makes entries pages: -1, noted, where one is negative or outside map or cache.
-  template <bool several_rows, int count>
-  STEPGRAPH_HD void check_pages(const place (&of)[count], std::int32_t (&page)[count], bad_page& bad) const {
     if (p.page_map) {
       STEPGRAPH_UNROLL
       for (int k = 0; k < count; ++k) {

@@ -13,14 +13,13 @@
 namespace stepgraph {
 
 /// `in_flight_`: pieces of 16 bytes that a thread has under way.
-template <int threads_, int in_flight_, int blocks_a_multiprocessor_, reuse again_ = reuse::both,
-          bool ahead_ = true>
+template <int threads_, int in_flight_, int blocks_a_multiprocessor_, reuse again_ = reuse::both>
 struct gather_shape {
-  static constexpr bool ahead = ahead_;
   static constexpr int threads = threads_, in_flight = in_flight_;
   static constexpr int blocks_a_multiprocessor = blocks_a_multiprocessor_;
   static constexpr reuse again = again_;
-  static constexpr int tokens = 32 / key_piece::a_key * in_flight;  // of a part, a warp's
+  static constexpr int tokens_at_once = 32 / key_piece::a_key;  // by a warp
+  static constexpr int tokens = tokens_at_once * in_flight;     // of a part, a warp's
   static_assert(tokens <= 32, "a lane looks up one token");
 };
 
@@ -135,105 +134,113 @@ struct packed_place {
   }
 };
 
-/// A part of one warp: packed rows [begin, begin + tokens); of its token `lane`, where that lies.
-struct gather_part {
-  std::int32_t begin, tokens;
-  get_k_and_s_op::place of;
-  std::int32_t entry;  // of the page table
+// note: a lane looks up the page of one token and hands it to the lanes that move the token's key, so a page is
+// looked up once and the path to a key is short
 
-  __device__ gather_part(const get_k_and_s_op& op, std::int32_t first, std::int32_t stop, packed_place where)
-      : begin(first),
-        tokens(stop - first),
-        of(where(first + min(gather_warp::rank(), stop - first - 1))),
-        entry(op.entry_of(of)) {}
-};
-
-/// The pieces [first, first + count) of a lane, of the packed rows [begin, begin + tokens): loaded together, then
-/// stored; `between` the two. `from`: where the key of token `lane` lies, or -1.
-template <int count, bool wide, bool some_bad, reuse again, class Between>
-__device__ __forceinline__ void move_pieces(const get_k_and_s_params& p, int first, std::int32_t begin,
-                                            int tokens, std::int64_t from, const Between& between) {
-  const int lane = gather_warp::rank();
-  const auto of_token = [&](int k) { return lane / key_piece::a_key + 32 / key_piece::a_key * (first + k); };
-  const std::uint8_t* const piece = p.cache.data + lane % key_piece::a_key * key_piece::bytes;
-  quad key[count];
-#pragma unroll
-  for (int k = 0; k < count; ++k) {
-    const std::int64_t there = __shfl_sync(~0u, from, of_token(k));
-    if (some_bad) key[k] = {};
-    if (!some_bad || there >= 0) key[k] = key_piece::load<wide, again>(piece + there);
-  }
-  between();
+/// Moves the packed rows [begin, begin + Shape::tokens), all of row `at`, from pages as the table has them. False,
+/// and nothing is moved, where one of these is bad.
+template <class Shape>
+__device__ __forceinline__ bool move_whole(const get_k_and_s_op& op, std::int32_t begin,
+                                           const get_k_and_s_op::one_row& at) {
+  const get_k_and_s_params& p = op.p;
+  const int lane = gather_warp::rank(), own = min(lane, Shape::tokens - 1);
+  const std::int32_t first = at(begin).token;
+  const std::int32_t page = op.entry_of(at(begin + own));
   const bool stays = begin < p.kept;
-  std::uint8_t* const to =
-      p.keys + std::int64_t{begin} * index_k_cache::key_bytes + (lane + 32 * first) * key_piece::bytes;
+  std::uint8_t* const to = p.keys + std::int64_t{begin} * index_k_cache::key_bytes + lane * key_piece::bytes;
+  if (__any_sync(~0u, static_cast<std::uint32_t>(page) >= static_cast<std::uint32_t>(p.cache.pages)))
+    return false;
+  const std::uint8_t* const piece = p.cache.data + lane % key_piece::a_key * key_piece::bytes;
+  quad key[Shape::in_flight];
 #pragma unroll
-  for (int k = 0; k < count; ++k)
-    if (of_token(k) < tokens) store_quad_if_stays(stays, to + 32 * k * key_piece::bytes, key[k]);
+  for (int k = 0; k < Shape::in_flight; ++k) {
+    const int token = lane / key_piece::a_key + k * Shape::tokens_at_once;
+    const std::int32_t its_page = __shfl_sync(~0u, page, token);
+    key[k] = load_quad<Shape::again>(piece + op.key_byte(its_page, first + token));
+  }
+  const std::uint32_t scale =
+      *reinterpret_cast<const std::uint32_t*>(p.cache.data + op.scale_byte(page, first + own));
+  if (stays) {
+#pragma unroll
+    for (int k = 0; k < Shape::in_flight; ++k) store_quad(to + 32 * k * key_piece::bytes, key[k]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < Shape::in_flight; ++k)
+      store_quad<reuse::neither>(to + 32 * k * key_piece::bytes, key[k]);
+  }
+  if (lane < Shape::tokens) p.scales[begin + lane] = scale;
+  return true;
 }
 
-/// Moves a part. A lane has found the place and the page of one token and hands them to the lanes that move its
-/// key: a page is looked up once, and the path is the same for tokens of one row and of many. `between` loads and
-/// stores the next part may be looked up.
-template <class Shape, class Between>
-__device__ __forceinline__ void move_part(const get_k_and_s_op& op, bool wide, const gather_part& part,
-                                          const Between& between) {
+/// Moves packed rows [begin, stop), a part or less, whatever they are; the first of them lies in row `at`.
+template <class Shape>
+__device__ __noinline__ void move_any(const get_k_and_s_op& op, bool wide, std::int32_t begin,
+                                      std::int32_t stop, const packed_ends ends, int base,
+                                      packed_ends::range at) {
   const get_k_and_s_params& p = op.p;
-  const int lane = gather_warp::rank();
-  const auto from = op.bytes_of(part.of, part.entry, lane < part.tokens);
-  std::uint32_t scale = 0;
-  if (p.scales && from.scale >= 0) scale = *reinterpret_cast<const std::uint32_t*>(p.cache.data + from.scale);
-  const std::int32_t begin = part.begin;
-  const int tokens = part.tokens;
-  if (p.keys && wide && !__any_sync(~0u, from.key < 0)) {
-    move_pieces<Shape::in_flight, true, false, Shape::again>(p, 0, begin, tokens, from.key, between);
-  } else {
-    if (p.keys) {  // a bad page, or a cache that only 4 bytes are aligned to: shorter code, not faster
+  const int lane = gather_warp::rank(), tokens = stop - begin;
+  packed_place where{ends, base, at};
+  const get_k_and_s_op::place mine = where(begin + min(lane, tokens - 1));
+  const std::int32_t page = op.page_of(mine, lane < tokens);
+  if (p.keys) {
+    constexpr int together = 4;
+    const std::uint8_t* const piece = p.cache.data + lane % key_piece::a_key * key_piece::bytes;
+    const std::int64_t from = page < 0 ? -1 : op.key_byte(page, mine.token);
+    const bool stays = begin < p.kept;
 #pragma unroll 1
-      for (int first = 0; first < Shape::in_flight; first += 2)
-        move_pieces<2, false, true, Shape::again>(p, first, begin, tokens, from.key, [] {});
+    for (int k = 0; k * Shape::tokens_at_once < tokens; k += together) {
+      const int first = lane / key_piece::a_key + k * Shape::tokens_at_once;
+      quad key[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const std::int64_t there = __shfl_sync(~0u, from, first + i * Shape::tokens_at_once);
+        key[i] = {};
+        if (there >= 0)
+          key[i] = wide ? key_piece::load<true, Shape::again>(piece + there)
+                        : key_piece::load<false>(piece + there);
+      }
+      std::uint8_t* const to =
+          p.keys + std::int64_t{begin} * index_k_cache::key_bytes + (lane + 32 * k) * key_piece::bytes;
+#pragma unroll
+      for (int i = 0; i < together; ++i)
+        if (first + i * Shape::tokens_at_once < tokens)
+          store_quad_if_stays(stays, to + 32 * i * key_piece::bytes, key[i]);
     }
-    between();
   }
-  if (p.scales && lane < tokens) p.scales[begin + lane] = scale;
+  if (!p.scales || lane >= tokens) return;
+  p.scales[begin + lane] =
+      page < 0 ? 0 : *reinterpret_cast<const std::uint32_t*>(p.cache.data + op.scale_byte(page, mine.token));
 }
 
 // grid: a few blocks a multiprocessor, no more than the captured tokens have parts
-// every warp sums the lengths of all rows, then moves every so-manieth part of the live packed rows; the last
+// every warp sums the lengths of all rows, then moves every so-manieth part of the live packed rows; the first
 // warp writes the sums instead
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor)
     run_gather(const __grid_constant__ get_k_and_s_op op) {
   wait_for_predecessor();
   constexpr int warps_a_block = Shape::threads / 32;
-  const std::int64_t warps = std::int64_t{gridDim.x} * warps_a_block - 1;
-  std::int64_t part = std::int64_t{blockIdx.x} * warps_a_block + static_cast<int>(threadIdx.x) / 32;
+  const int own = static_cast<int>(blockIdx.x) * warps_a_block + static_cast<int>(threadIdx.x) / 32;
   gather_warp team;
-  if (part == warps) return op.vectors(team);
-  const bool wide = moves_wide(op.p.cache);
+  if (own == 0) return op.vectors(team);
+  const std::int64_t warps = std::int64_t{gridDim.x} * warps_a_block - 1;
+  const bool wide = moves_wide(op.p.cache), plain = wide && op.p.keys && op.p.scales && !op.p.page_map;
+  std::int64_t part = own - 1;
   std::int32_t before = 0;
   for (int base = 0; base < op.p.lengths.rows; base += packed_ends::rows) {
     const packed_ends ends(op.p, base, before);
     const std::int32_t end = ends.last();
-    const auto look_up = [&](std::int64_t index) {
-      const std::int64_t from = index * Shape::tokens, to = from + Shape::tokens;
+    for (; part * Shape::tokens < end; part += warps) {
+      const std::int64_t from = part * Shape::tokens, to = from + Shape::tokens;
       const auto begin = static_cast<std::int32_t>(from > before ? from : before);
-      return gather_part(op, begin, static_cast<std::int32_t>(to < end ? to : end),
-                         {ends, base, ends.find(begin)});
-    };
-    // note: a part that begins at the end of these rows, or passes it, is the next rows' too
-    if (end > before && part * Shape::tokens < end) {
-      gather_part now = look_up(part);
-      for (bool more = true; more;) {
-        const bool passes = (part + 1) * Shape::tokens > end;
-        more = !passes && (part + warps) * Shape::tokens < end;
-        gather_part next = now;
-        move_part<Shape>(op, wide, now, [&] {
-          if (Shape::ahead && more) next = look_up(part + warps);
-        });
-        if (!passes) part += warps;
-        now = Shape::ahead || !more ? next : look_up(part);
+      const auto stop = static_cast<std::int32_t>(to < end ? to : end);
+      if (begin < stop) {
+        const packed_ends::range at = ends.find(begin);
+        if (!(plain && stop <= at.end && stop - begin == Shape::tokens &&
+              move_whole<Shape>(op, begin, {base + at.row, at.begin})))
+          move_any<Shape>(op, wide, begin, stop, ends, base, at);
       }
+      if (to > end) break;  // the rest of this part belongs to the next rows
     }
     before = end;
   }
