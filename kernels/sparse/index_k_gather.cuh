@@ -10,6 +10,7 @@
 /// can be cut into equal parts: no row needs a block of its own and none is longer than the others. A warp
 /// does all of it alone, with no barrier: it sums the lengths of the rows in its registers, then moves its
 /// parts. The tile driver would sum the lengths once more for each tile, and wait for the slowest warp.
+/// Only here are keys not moved by `get_k_and_s_op::move`.
 namespace stepgraph {
 
 /// `in_flight_`: pieces of 16 bytes that a thread has under way.
