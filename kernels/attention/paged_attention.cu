@@ -128,10 +128,10 @@ __global__ void __launch_bounds__(threads)
   for (int d = threadIdx.x; d < HeadSize; d += threads) {
     float result = 0.0f;
     for (int g = 0; g < groups; ++g) result += group_weighted[g][d] * expf(group_largest[g] - all_largest);
-    output[d] = from_float<T>(total > 0 ? result / total : 0.0f);
+    output[d] = from_float<T>(total == 0 ? 0.0f : result / total);  // a NaN that was seen is shown
   }
   if (p.log_sum_exp && threadIdx.x == 0)
-    p.log_sum_exp[at] = total > 0 ? all_largest + logf(total) : -INFINITY;
+    p.log_sum_exp[at] = total == 0 ? -INFINITY : all_largest + logf(total);
 }
 
 template <class T>

@@ -156,37 +156,6 @@ TEST_CASE(
   CHECK_FALSE(executor.fault());
 }
 
-TEST_CASE("key: what is baked into a capture is another capture or an error, never a silent wrong replay") {
-  constexpr kv_layout layout{.type = element_type::f32, .layers = 1, .kv_heads = 1, .head_size = 64};
-  const auto emitting = [](int token, int variant) {
-    return step_definition{.kind = step_kind::decode,
-                           .variant = variant,
-                           .body =
-                               [token](const step_context& step) {
-                                 step.stream.fill(step.next_token, static_cast<unsigned char>(token),
-                                                  sizeof(std::int32_t) * step.key.rows);
-                               },
-                           .scratch_bytes = {}};
-  };
-  const step_limits limits{.max_rows = 4,
-                           .max_step_tokens = 8,
-                           .max_requests = 4,
-                           .max_context = 64,
-                           .page_size = 4,
-                           .vocab_size = 100};
-  step_executor executor(test_device(), limits, layout, {emitting(0, 0), emitting(1, 1)});
-  executor.capture();
-  const request_id request = executor.open();
-  const std::vector<std::int32_t> token{3};
-  const std::vector<step_row> rows{{.request = request, .tokens = 1, .token_ids = token}};
-  CHECK(executor.wait(*executor.replay(step_kind::decode, rows, 0))[0].token == 0);
-  CHECK(executor.wait(*executor.replay(step_kind::decode, rows, 1))[0].token == 0x01010101);
-  CHECK_THROWS_WITH_AS(executor.replay(step_kind::decode, rows, 2), doctest::Contains("variant 2"),
-                       invalid_argument);
-  CHECK_THROWS_WITH_AS(executor.replay(step_kind::extend, rows), doctest::Contains("extend"),
-                       invalid_argument);
-}
-
 TEST_CASE("coverage: every number of rows and tokens that is legal has its capture") {
   constexpr int rows = 6, drafts = 4;
   const tiny t;

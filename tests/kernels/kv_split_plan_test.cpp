@@ -139,9 +139,10 @@ TEST_CASE("a split plan at widths around a tile and far past it") {
   for (const std::int64_t width : captured_widths())
     for (const bool all_long : {false, true}) {
       const auto in = reference::random_batch(test_seed() + width, {.rows = 3,
-                                                                    .page_size = 1,
+                                                                    .page_size = 64,
                                                                     .max_context = width,
                                                                     .length_limit = all_long ? 0 : 5000,
+                                                                    .page_granular = true,
                                                                     .poison = true});
       CAPTURE(reference::describe(in));
       make_plan(in, {.tile = 64, .max_splits = 4096, .workers = 132, .capacity = 3 * 4096});

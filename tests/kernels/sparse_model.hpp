@@ -27,7 +27,7 @@ struct row_sizes {
 
 inline row_sizes sizes() {
   return {.usual = test_small() ? 300 : 2000,
-          .longest = std::min<std::int64_t>(max_context(), 100000) - max_tokens};
+          .longest = std::min<std::int64_t>(max_context(), 40000) - max_tokens};
 }
 
 /// What the executors of a test read alike: a request table, a window's map, a step's top-k indices and logits.

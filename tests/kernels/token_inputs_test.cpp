@@ -183,11 +183,12 @@ TEST_CASE("token inputs at widths around a tile and far past it") {
   for (const std::int64_t width : captured_widths())
     for (const bool all_long : {false, true})
       compare(reference::random_batch(test_seed() + width, {.rows = 5,
+                                                            .live_rows = 5,
                                                             .max_tokens = all_long ? 6 : 3,
-                                                            .page_size = all_long ? 64 : 1,
+                                                            .page_size = 64,
                                                             .max_context = width,
                                                             .length_limit = all_long ? 0 : 5000,
-                                                            .page_granular = width % 2 == 0,
+                                                            .page_granular = !all_long,
                                                             .poison = true}),
               {});
 }

@@ -117,13 +117,15 @@ TEST_CASE("decode metadata with a sliding window, by slots and by pages, equals 
 TEST_CASE("decode metadata with a sliding window reports what lies outside pool and maps") {
   // short rows, so that many of the new tokens' own slots are among the wrong ones
   for (int i = 0; i < test_rounds(40); ++i)
-    compare(reference::random_batch(test_seed() + 500 + i, {.max_tokens = 6,
-                                                            .page_size = 1 << i % 3,
-                                                            .max_context = 8,
-                                                            .page_granular = i / 4 % 2 == 0,
+    compare(reference::random_batch(test_seed() + 500 + i, {.rows = 12,
+                                                            .live_rows = 12,
+                                                            .max_tokens = 6,
+                                                            .page_size = 4,
+                                                            .max_context = 11,
+                                                            .page_granular = i % 8 > 5,
                                                             .poison = true,
                                                             .bad_slot = true}),
-            {.kind = i % 4 < 2 ? window::by_slots : window::by_pages, .skip = i % 2 - 1});
+            {.kind = i % 4 != 3 ? window::by_slots : window::by_pages, .skip = i % 2 - 1});
 }
 
 TEST_CASE("decode metadata through a page map, with each tail, equals the definitions") {

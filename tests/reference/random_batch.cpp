@@ -88,7 +88,7 @@ void make_source(random_integers& random, batch& in, const std::vector<std::int6
   // negative, past every map with a page id that times P stays inside int32, the last of the pool or the next
   const auto bad_entry = [&]() -> std::int64_t {
     const std::int64_t pool_end = options.page_granular ? in.pool_pages : in.pool_pages * P;
-    switch (random.below(4)) {
+    switch (random.below(3)) {
       case 0:
         return options.page_granular ? wild_high / P : wild_high + random.below(64);
       case 1:
@@ -103,6 +103,7 @@ void make_source(random_integers& random, batch& in, const std::vector<std::int6
     if (columns == 0 || random.one_in(3)) continue;
     const std::int64_t column = random.below(columns);
     (*bad)[{in.q[r], column}] = bad_entry();
+    if (random.one_in(2)) continue;  // where it is no page's first, a page table does not see it
     const std::int64_t page_column = options.page_granular ? column : column / P * P;
     (*bad)[{in.q[r], page_column}] = bad_entry();
   }

@@ -154,10 +154,10 @@ inline host_drafter growing_trees(const std::vector<asked>& all, int vocab, std:
   };
 }
 
-/// Waits that a loop may need in `rounds` rounds: one for each round's results, and those only where a device runs
-/// beside the host. Launching a round waits for nothing.
-inline std::uint64_t waits_of(std::uint64_t rounds) {
-  return test_device().is_host() ? 0 : rounds;
+/// Waits that a loop may need for `steps` target steps: one for each step's results, and those only where a device
+/// runs beside the host. Launching a step waits for nothing.
+inline std::uint64_t waits_of(std::uint64_t steps) {
+  return test_device().is_host() ? 0 : steps;
 }
 
 }  // namespace stepgraph
