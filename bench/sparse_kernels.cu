@@ -74,11 +74,11 @@ const std::vector<kernel_variant<get_k_and_s_params>>& gather_variants() {
       {"the first 8 MB kept", gather_kept<8>},
       {"the first 16 MB kept", gather_kept<16>},
       {"the first 32 MB kept", gather_kept<32>},
-      {"loads kept", gather<128, 4, 8, reuse::both>},
-      {"64 threads, 16 blocks", gather<64, 4, 16>},
-      {"128 threads, 8 pieces, 5 blocks", gather<128, 8, 5>},
-      {"256 threads, 8 pieces, 2 blocks", gather<256, 8, 2>},
-      {"256 threads, 4 pieces, 4 blocks", gather<256, 4, 4>},
+      {"loads kept", gather<64, 8, 16, reuse::both>},
+      {"64 threads, 4 pieces, 16 blocks", gather<64, 4, 16>},
+      {"64 threads, 8 pieces, 14 blocks", gather<64, 8, 14>},
+      {"64 threads, 8 pieces, 12 blocks", gather<64, 8, 12>},
+      {"128 threads, 8 pieces, 8 blocks", gather<128, 8, 8>},
   };
   return all;
 }

@@ -6,6 +6,6 @@ template void launch_lines_cuda<set_k_and_s_op>(stream_ref, const set_k_and_s_op
 
 template <>
 void launch_tiles_cuda<get_k_and_s_op>(stream_ref at, const get_k_and_s_op& op) {
-  launch_gather<gather_shape<128, 4, 8, reuse::neither>>(at, op);
+  launch_gather<gather_shape<64, 8, 16, reuse::neither>>(at, op);
 }
 }  // namespace stepgraph

@@ -167,6 +167,27 @@ struct get_k_and_s_op {
     if (bad.row >= 0) report(bad);
   }
 
+  /// Page table entry of a token, not looked at.
+  STEPGRAPH_HD std::int32_t entry_of(const place& of) const {
+    return p.page_table[of.row * p.page_table_stride + (of.token >> p.cache.page_shift)];
+  }
+  /// First bytes of the key and of the scale of a token that lies in `page`.
+  STEPGRAPH_HD std::int64_t key_byte(std::int32_t page, std::int32_t token) const {
+    return p.cache.key_at(page, in_page(token));
+  }
+  STEPGRAPH_HD std::int64_t scale_byte(std::int32_t page, std::int32_t token) const {
+    return p.cache.scale_at(page, in_page(token));
+  }
+  /// Page of a token, -1 where it is bad, which is reported if the token `counts`.
+  STEPGRAPH_HD std::int32_t page_of(const place& of, bool counts) const {
+    const place one[]{of};
+    std::int32_t page[1];
+    bad_page bad{-1, 0};
+    find_pages<false>(one, page, bad);
+    if (counts && bad.row >= 0) report(bad);
+    return page[0];
+  }
+
  private:
   /// One of the bad pages of a row.
   struct bad_page {
@@ -187,8 +208,7 @@ struct get_k_and_s_op {
   template <bool several_rows, int count>
   STEPGRAPH_HD void find_pages(const place (&of)[count], std::int32_t (&page)[count], bad_page& bad) const {
     STEPGRAPH_UNROLL
-    for (int k = 0; k < count; ++k)
-      page[k] = p.page_table[of[k].row * p.page_table_stride + (of[k].token >> p.cache.page_shift)];
+    for (int k = 0; k < count; ++k) page[k] = entry_of(of[k]);
     if (p.page_map) {
       STEPGRAPH_UNROLL
       for (int k = 0; k < count; ++k) {

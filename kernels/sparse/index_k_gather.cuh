@@ -10,6 +10,7 @@
 /// can be cut into equal parts: no row needs a block of its own and none is longer than the others. A warp
 /// does all of it alone, with no barrier: it sums the lengths of the rows in its registers, then moves its
 /// parts. The tile driver would sum the lengths once more for each tile, and wait for the slowest warp.
+/// Only here are keys not moved by `get_k_and_s_op::move`.
 namespace stepgraph {
 
 /// `in_flight_`: pieces of 16 bytes that a thread has under way.
@@ -18,7 +19,9 @@ struct gather_shape {
   static constexpr int threads = threads_, in_flight = in_flight_;
   static constexpr int blocks_a_multiprocessor = blocks_a_multiprocessor_;
   static constexpr reuse again = again_;
-  static constexpr int tokens = 32 / key_piece::a_key * in_flight;  // of a part, a warp's
+  static constexpr int tokens_at_once = 32 / key_piece::a_key;  // by a warp
+  static constexpr int tokens = tokens_at_once * in_flight;     // of a part, a warp's
+  static_assert(tokens <= 32, "a lane looks up one token");
 };
 
 struct gather_warp {
@@ -133,6 +136,84 @@ struct packed_place {
   }
 };
 
+// note: a lane looks up the page of one token and hands it to the lanes that move the token's key, so a page is
+// looked up once and the path to a key is short
+
+/// Moves the packed rows [begin, begin + Shape::tokens), all of row `at`, from pages as the table has them. False,
+/// and nothing is moved, where one of these is bad.
+template <class Shape>
+__device__ __forceinline__ bool move_whole(const get_k_and_s_op& op, std::int32_t begin,
+                                           const get_k_and_s_op::one_row& at) {
+  const get_k_and_s_params& p = op.p;
+  const int lane = gather_warp::rank(), own = min(lane, Shape::tokens - 1);
+  const std::int32_t first = at(begin).token;
+  const std::int32_t page = op.entry_of(at(begin + own));
+  const bool stays = begin < p.kept;
+  std::uint8_t* const to = p.keys + std::int64_t{begin} * index_k_cache::key_bytes + lane * key_piece::bytes;
+  if (__any_sync(~0u, static_cast<std::uint32_t>(page) >= static_cast<std::uint32_t>(p.cache.pages)))
+    return false;
+  const std::uint8_t* const piece = p.cache.data + lane % key_piece::a_key * key_piece::bytes;
+  quad key[Shape::in_flight];
+#pragma unroll
+  for (int k = 0; k < Shape::in_flight; ++k) {
+    const int token = lane / key_piece::a_key + k * Shape::tokens_at_once;
+    const std::int32_t its_page = __shfl_sync(~0u, page, token);
+    key[k] = load_quad<Shape::again>(piece + op.key_byte(its_page, first + token));
+  }
+  const std::uint32_t scale =
+      *reinterpret_cast<const std::uint32_t*>(p.cache.data + op.scale_byte(page, first + own));
+  if (stays) {
+#pragma unroll
+    for (int k = 0; k < Shape::in_flight; ++k) store_quad(to + 32 * k * key_piece::bytes, key[k]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < Shape::in_flight; ++k)
+      store_quad<reuse::neither>(to + 32 * k * key_piece::bytes, key[k]);
+  }
+  if (lane < Shape::tokens) p.scales[begin + lane] = scale;
+  return true;
+}
+
+/// Moves packed rows [begin, stop), a part or less, whatever they are; the first of them lies in row `at`.
+template <class Shape>
+__device__ __noinline__ void move_any(const get_k_and_s_op& op, bool wide, std::int32_t begin,
+                                      std::int32_t stop, const packed_ends ends, int base,
+                                      packed_ends::range at) {
+  const get_k_and_s_params& p = op.p;
+  const int lane = gather_warp::rank(), tokens = stop - begin;
+  packed_place where{ends, base, at};
+  const get_k_and_s_op::place mine = where(begin + min(lane, tokens - 1));
+  const std::int32_t page = op.page_of(mine, lane < tokens);
+  if (p.keys) {
+    constexpr int together = 4;
+    const std::uint8_t* const piece = p.cache.data + lane % key_piece::a_key * key_piece::bytes;
+    const std::int64_t from = page < 0 ? -1 : op.key_byte(page, mine.token);
+    const bool stays = begin < p.kept;
+#pragma unroll 1
+    for (int k = 0; k * Shape::tokens_at_once < tokens; k += together) {
+      const int first = lane / key_piece::a_key + k * Shape::tokens_at_once;
+      quad key[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const std::int64_t there = __shfl_sync(~0u, from, first + i * Shape::tokens_at_once);
+        key[i] = {};
+        if (there >= 0)
+          key[i] = wide ? key_piece::load<true, Shape::again>(piece + there)
+                        : key_piece::load<false>(piece + there);
+      }
+      std::uint8_t* const to =
+          p.keys + std::int64_t{begin} * index_k_cache::key_bytes + (lane + 32 * k) * key_piece::bytes;
+#pragma unroll
+      for (int i = 0; i < together; ++i)
+        if (first + i * Shape::tokens_at_once < tokens)
+          store_quad_if_stays(stays, to + 32 * i * key_piece::bytes, key[i]);
+    }
+  }
+  if (!p.scales || lane >= tokens) return;
+  p.scales[begin + lane] =
+      page < 0 ? 0 : *reinterpret_cast<const std::uint32_t*>(p.cache.data + op.scale_byte(page, mine.token));
+}
+
 // grid: a few blocks a multiprocessor, no more than the captured tokens have parts
 // every warp sums the lengths of all rows, then moves every so-manieth part of the live packed rows; the first
 // warp writes the sums instead
@@ -145,7 +226,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor
   gather_warp team;
   if (own == 0) return op.vectors(team);
   const std::int64_t warps = std::int64_t{gridDim.x} * warps_a_block - 1;
-  const bool wide = moves_wide(op.p.cache);
+  const bool wide = moves_wide(op.p.cache), plain = wide && op.p.keys && op.p.scales && !op.p.page_map;
   std::int64_t part = own - 1;
   std::int32_t before = 0;
   for (int base = 0; base < op.p.lengths.rows; base += packed_ends::rows) {
@@ -157,11 +238,9 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_a_multiprocessor
       const auto stop = static_cast<std::int32_t>(to < end ? to : end);
       if (begin < stop) {
         const packed_ends::range at = ends.find(begin);
-        if (wide && stop <= at.end)
-          op.template move<Shape::in_flight, true, Shape::again>(
-              team, begin, stop, get_k_and_s_op::one_row{base + at.row, at.begin});
-        else  // note: four tokens at a time, so that this stays small
-          op.template move<1, false>(team, begin, stop, packed_place{ends, base, at});
+        if (!(plain && stop <= at.end && stop - begin == Shape::tokens &&
+              move_whole<Shape>(op, begin, {base + at.row, at.begin})))
+          move_any<Shape>(op, wide, begin, stop, ends, base, at);
       }
       if (to > end) break;  // the rest of this part belongs to the next rows
     }

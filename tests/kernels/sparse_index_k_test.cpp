@@ -51,9 +51,10 @@ void compare_set(std::uint64_t seed, std::int64_t P, std::int64_t tokens, bool w
 struct gather_options {
   std::int64_t P = 64;
   std::int64_t rows = 0;        // 0: 1 to 9
-  std::int64_t most_pages = 4;  // columns of the table
-  std::int64_t columns = 0;     // 0: 1 to most_pages
-  std::int64_t longest = 0;     // tokens of a row but the first, 0: as many as the table names
+  std::int64_t most_pages = 4;  // columns of the table ...
+  std::int64_t least_pages = 1;
+  std::int64_t columns = 0;  // 0: 1 to most_pages
+  std::int64_t longest = 0;  // tokens of a row but the first, 0: as many as the table names
   bool bad_length = false;
   bool bad_page = false;
   bool cut = false;  // less capacity than there are tokens
@@ -69,7 +70,8 @@ void compare_get(std::uint64_t seed, const gather_options& options) {
   const stream at(test_device());
   reference::random_integers random(seed);
   const std::int64_t rows = options.rows > 0 ? options.rows : random.between(1, 9);
-  const std::int64_t columns = options.columns > 0 ? options.columns : random.between(1, options.most_pages),
+  const std::int64_t columns = options.columns > 0 ? options.columns
+                                                   : random.between(options.least_pages, options.most_pages),
                      stride = columns + random.below(3);
   const std::int64_t cap = columns * options.P;
   const length_form form(seed);
@@ -177,9 +179,11 @@ TEST_CASE("sparse: index-K gather of random ragged batches equals the definition
                                         .keys = i % 3 != 1,
                                         .scales = i % 3 != 2,
                                         .wide_sums = i % 4 < 2});
-  // one part, several, and more of them than blocks are launched
+  // one part, several, and several for each warp of a GPU
   for (const std::int64_t pages : {1, 5, 40})
     compare_get(test_seed() + 200 + pages, {.P = 64, .rows = 7, .most_pages = test_small() ? 5 : pages});
+  if (!test_small())
+    compare_get(test_seed() + 250, {.P = 64, .rows = 9, .most_pages = 900, .least_pages = 900});
 }
 
 TEST_CASE("sparse: index-K gather of more rows than a block has threads") {
