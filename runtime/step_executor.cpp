@@ -39,6 +39,19 @@ void step_executor::close(request_id request) {
   state_->requests->close(request, state_->sequence);
 }
 
+void step_executor::restart(request_id request) {
+  const one_thread guard(state_->busy);
+  detail::refuse_in_capture("a restart");
+  STEPGRAPH_EXPECTS(!state_->requests,
+                    "step_executor::restart: the request table is the executor's; open a request");
+  STEPGRAPH_EXPECTS(request >= 0 && request < state_->limits.max_requests, "step_executor::restart: request ",
+                    request, " is outside the table of ", state_->limits.max_requests);
+  const request_state& state = state_->buffers.state;
+  state_->stream.fill(state.finished + request, 0, sizeof(std::int32_t));
+  state_->stream.fill(state.budget + request, 0x7f, sizeof(std::int32_t));  // without a bound
+  if (state.first_draft) state_->stream.fill(state.first_draft + request, 0xff, sizeof(std::int32_t));
+}
+
 std::optional<step_ticket> step_executor::replay(step_kind kind, std::span<const step_row> rows, int variant,
                                                  when_full full) {
   return replay(step_round{.kind = kind, .rows = rows, .variant = variant}, full);

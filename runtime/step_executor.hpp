@@ -158,6 +158,11 @@ class step_executor {
   /// Gives a request's line back now, its pages once every step launched so far is done.
   void close(request_id request);
 
+  /// With adopted requests: line `request` is another text's from the next step on. That the text before had ended, its
+  /// budget and its draft are forgotten; lengths, tokens and pages are the embedder's to write. Waits for nothing. Throws
+  /// `invalid_argument` for a line outside the table, and where the executor owns it: there `open` does this.
+  void restart(request_id request);
+
   /// Launches the captured step of the smallest bucket that holds `rows`. Nothing is returned (and nothing
   /// changed) if all staging is in flight, or if pages are free only once a step in flight is done, and
   /// `full` is would_block. Throws `invalid_argument` for rows that cannot be and for a key that was not

@@ -218,6 +218,7 @@ struct session {
       executor.stream().synchronize();
       lengths[line] = lasts[line] = 0;
       settings[line] = some_settings();
+      executor.restart(line);
       texts[line] = {.open = true, .last = 0};
       return;
     }

@@ -341,6 +341,43 @@ TEST_CASE("stream, memory, KV cache and request table may be the embedder's") {
   CHECK_THROWS_WITH_AS(executor.open(), doctest::Contains("embedder's"), invalid_argument);
 }
 
+TEST_CASE(
+    "a line of an adopted table is another text's once it is restarted, though the text before has ended") {
+  const stream mine(test_device());
+  const device_vector<std::int32_t> pages(mine, 2, 1);
+  const device_vector<std::int32_t> seq_lens(mine, 2, 0), last_token(mine, 2, 5);
+  const auto adopted = adopted_requests{.source = {.table = pages.data(),
+                                                   .row_stride = 1,
+                                                   .requests = 2,
+                                                   .columns = 1,
+                                                   .page_shift = 6,
+                                                   .page_granular = true},
+                                        .seq_lens = seq_lens.data(),
+                                        .last_token = last_token.data()};
+  step_limits limits = small_limits();
+  limits.max_requests = 2;
+  limits.max_context = 64;
+  limits.page_size = 64;
+  limits.kv_pages = 2;
+  constexpr std::int32_t said = 0x01010101;  // by `filling`
+  limits.vocab_size = said + 1;
+  step_executor executor(test_device(), limits, layout, {filling(1)},
+                         {.stream = mine.ref(), .requests = adopted, .finish = finish_options{{said}}});
+  executor.capture();
+  const std::vector<step_row> row{{.request = 1}};
+  const auto reason = [&] {
+    const row_result result = executor.wait(*executor.replay(step_kind::decode, row))[0];
+    return std::pair(static_cast<finish_reason>(result.reason), result.count);
+  };
+  CHECK(reason() == std::pair(finish_reason::end_of_sequence, 1));
+  CHECK(reason() == std::pair(finish_reason::end_of_sequence, 0));  // it stays ended
+  executor.restart(1);
+  CHECK(reason() == std::pair(finish_reason::end_of_sequence, 1));
+  CHECK_THROWS_WITH_AS(executor.restart(2), doctest::Contains("outside the table of 2"), invalid_argument);
+  step_executor own(test_device(), small_limits(), layout, {filling(1)});
+  CHECK_THROWS_WITH_AS(own.restart(0), doctest::Contains("open a request"), invalid_argument);
+}
+
 TEST_CASE("one executor called from two threads is refused, not corrupted") {
   step_executor* inside = nullptr;
   std::string refusal;
