@@ -140,11 +140,6 @@ class own_logits {
   step_executor executor_;
 };
 
-/// Logits so near, in parts of their scale, may change places where steps of other widths sum in another order.
-double near_tie() {
-  return test_device().is_host() ? 1e-3 : 8e-2;
-}
-
 /// What the texts of a test have shown, in parts of the logits' scale.
 struct seen_rounding {
   double gap = 0;         // largest between the two tokens where texts part
@@ -152,11 +147,16 @@ struct seen_rounding {
   double behind = 0;      // largest by which a chosen token's logit is less than the largest
 };
 
-/// Texts that part must do so where the target's two logits are within rounding: steps of other widths sum in
-/// another order. Shown where it happens.
-void check_same_or_tied(own_logits& target, const std::vector<std::int32_t>& prompt,
-                        const std::vector<std::int32_t>& one, const std::vector<std::int32_t>& other,
-                        seen_rounding& seen) {
+/// Logits so near, in parts of their scale, may change places: each is off by as much as steps of one and of five tokens
+/// differ at most, for they sum in another order.
+double near_tie(const seen_rounding& seen) {
+  return test_device().is_host() ? 1e-3 : std::min(2 * seen.difference, 8e-2);
+}
+
+/// Notes how far the logits are apart where the texts part, which may only be where they are within rounding.
+void note_parting(own_logits& target, const std::vector<std::int32_t>& prompt,
+                  const std::vector<std::int32_t>& one, const std::vector<std::int32_t>& other,
+                  seen_rounding& seen) {
   const std::vector<std::vector<float>> alone = target.by_one(prompt, one),
                                         together = target.by_five(prompt, one);
   for (std::size_t i = 0; i < std::min(alone.size(), together.size()); ++i) {
@@ -181,7 +181,6 @@ void check_same_or_tied(own_logits& target, const std::vector<std::int32_t>& pro
   seen.gap = std::max(seen.gap, gap);
   MESSAGE("after ", first - one.begin(), " tokens: ", *first, " of logit ", kept, " or ", *second,
           " of logit ", left, ", a gap of ", gap, " of their scale");
-  CHECK(gap < near_tie());
 }
 
 }  // namespace
@@ -286,12 +285,14 @@ TEST_CASE("trained head: tokens a round on questions that it was not trained on"
     seen_rounding seen;
     for (std::size_t i = 0; i < texts[0].size(); ++i) {
       same += texts[0][i] == texts[1][i];
-      check_same_or_tied(target, prompts[i], texts[0][i], texts[1][i], seen);
+      note_parting(target, prompts[i], texts[0][i], texts[1][i], seen);
     }
     MESSAGE(same, " of ", most, " texts are those of plain decoding to the last token; largest gap ",
             seen.gap, ", largest difference of logits by steps of one and five tokens ", seen.difference,
             ", of a chosen token from the largest ", seen.behind, " of the logits' scale");
-    CHECK(seen.behind < near_tie());
+    const double near = near_tie(seen);
+    CHECK(seen.gap < near);
+    CHECK(seen.behind < near);
     if (all) CHECK(tokens_a_round > set.least);
   }
 }
