@@ -147,10 +147,11 @@ struct seen_rounding {
   double behind = 0;      // largest by which a chosen token's logit is less than the largest
 };
 
-/// Logits so near, in parts of their scale, may change places: each is off by as much as steps of one and of five tokens
-/// differ at most, for they sum in another order.
-double near_tie(const seen_rounding& seen) {
-  return test_device().is_host() ? 1e-3 : std::min(2 * seen.difference, 8e-2);
+/// Logits so near, in parts of their scale, may change places. Measured on an H200, 40 texts: where texts part at most 0.012,
+/// and a chosen token at most 0.012 behind the largest; single logits differ by up to 0.12 between steps of one and of
+/// five tokens, which sum in another order.
+double near_tie() {
+  return test_device().is_host() ? 1e-3 : 3e-2;
 }
 
 /// Notes how far the logits are apart where the texts part, which may only be where they are within rounding.
@@ -290,9 +291,8 @@ TEST_CASE("trained head: tokens a round on questions that it was not trained on"
     MESSAGE(same, " of ", most, " texts are those of plain decoding to the last token; largest gap ",
             seen.gap, ", largest difference of logits by steps of one and five tokens ", seen.difference,
             ", of a chosen token from the largest ", seen.behind, " of the logits' scale");
-    const double near = near_tie(seen);
-    CHECK(seen.gap < near);
-    CHECK(seen.behind < near);
+    CHECK(seen.gap < near_tie());
+    CHECK(seen.behind < near_tie());
     if (all) CHECK(tokens_a_round > set.least);
   }
 }
