@@ -114,7 +114,9 @@ struct row_lengths {
     const std::int64_t given = at.given.fetch();
     return {live, given, fetch_or_zero(at.added)};
   }
-  STEPGRAPH_HD std::int64_t raw(const numbers& of) const { return of.given + (delta + std::int64_t{of.added}); }
+  STEPGRAPH_HD std::int64_t raw(const numbers& of) const {
+    return of.given + (delta + std::int64_t{of.added});
+  }
 
   /// Length of a captured row. Few steps one after the other, as `cap` fits 32 bits: entries wait for it.
   STEPGRAPH_HD std::int64_t length(int row, const place& at) const { return length(row, read(at)); }
