@@ -47,9 +47,12 @@ void step_executor::restart(request_id request) {
   STEPGRAPH_EXPECTS(request >= 0 && request < state_->limits.max_requests, "step_executor::restart: request ",
                     request, " is outside the table of ", state_->limits.max_requests);
   const request_state& state = state_->buffers.state;
-  state_->stream.fill(state.finished + request, 0, sizeof(std::int32_t));
-  state_->stream.fill(state.budget + request, 0x7f, sizeof(std::int32_t));  // without a bound
-  if (state.first_draft) state_->stream.fill(state.first_draft + request, 0xff, sizeof(std::int32_t));
+  const auto fill = [&](std::int32_t* lines, int value) {  // null where the executor has no use for them
+    if (lines) state_->stream.fill(lines + request, value, sizeof(std::int32_t));
+  };
+  fill(state.finished, 0);
+  fill(state.budget, 0x7f);  // without a bound
+  fill(state.first_draft, 0xff);
 }
 
 std::optional<step_ticket> step_executor::replay(step_kind kind, std::span<const step_row> rows, int variant,

@@ -3,9 +3,13 @@
 
 #include <thread>
 
+#include "graphs/error.hpp"
+#include "tests/device_vector.hpp"
+#include "tests/runtime/filling_step.hpp"
 #include "tests/runtime/tiny_fixture.hpp"
 
 using namespace stepgraph;
+using namespace stepgraph::filling_step;
 
 TEST_CASE("two executors on two threads and streams know nothing of each other") {
   const tiny t;
@@ -39,4 +43,78 @@ TEST_CASE("two executors on two threads and streams know nothing of each other")
   for (std::thread& each : running) each.join();
   for (const std::string& each : failures) CHECK_MESSAGE(each.empty(), each);
   CHECK(got == want);
+}
+
+TEST_CASE("one executor called from two threads is refused, not corrupted") {
+  step_executor* inside = nullptr;
+  std::string refusal;
+  step_definition step = filling(1);
+  step.body = [&, body = step.body](const step_context& context) {
+    body(context);
+    if (!inside || context.stream.is_capturing()) return;
+    std::thread([&] {
+      try {
+        inside->open();
+      } catch (const invalid_argument& refused) {
+        refusal = refused.what();
+      }
+    }).join();
+  };
+  step_executor executor(test_device(), small_limits(), layout, {step});
+  inside = &executor;
+  executor.capture();
+  CHECK(refusal.find("while a call is inside") != std::string::npos);
+}
+
+TEST_CASE("while a step is inside, every guarded call of a second thread is refused and changes nothing") {
+  const auto run = [](bool disturbed) {
+    step_executor* inside = nullptr;
+    request_id request = 0;
+    step_ticket ticket;
+    int refused = 0, calls = 0;
+    step_definition step = filling(1);
+    step.body = [&, body = step.body](const step_context& context) {
+      body(context);
+      if (!inside || context.stream.is_capturing()) return;
+      std::thread([&] {
+        const auto refuse = [&](auto&& call) {
+          ++calls;
+          try {
+            call();
+          } catch (const invalid_argument& why) {
+            refused += std::string(why.what()).find("while a call is inside") != std::string::npos ? 1 : 0;
+          }
+        };
+        const std::vector<step_row> rows{{.request = request}};
+        refuse([&] { inside->replay(step_kind::decode, rows); });
+        refuse([&] { inside->run_eager(step_kind::decode, rows); });
+        refuse([&] { inside->wait(ticket); });
+        refuse([&] { static_cast<void>(inside->ready(ticket)); });
+        refuse([&] { static_cast<void>(inside->statistics()); });
+        refuse([&] { static_cast<void>(inside->free_pages()); });
+        refuse([&] { static_cast<void>(inside->length_bound(request)); });
+        refuse([&] { inside->close(request); });
+        refuse([&] { inside->recapture(inside->limits()); });
+      }).join();
+    };
+    step_executor executor(test_device(), small_limits(), layout, {step});
+    executor.capture();
+    request = executor.open();
+    const std::vector<std::int32_t> token{1};
+    std::vector<std::int64_t> seen;
+    ticket = *executor.replay(step_kind::decode, std::vector{first(request, token)});
+    for (int i = 0; i < 6; ++i) {
+      for (const row_result& row : executor.wait(ticket)) seen.insert(seen.end(), {row.token, row.length});
+      seen.insert(seen.end(), {executor.free_pages(), executor.length_bound(request)});
+      inside = disturbed ? &executor : nullptr;
+      const std::vector<step_row> rows{{.request = request}};
+      ticket = i % 2 == 0 ? executor.run_eager(step_kind::decode, rows)
+                          : *executor.replay(step_kind::decode, rows);
+    }
+    CHECK(refused == calls);
+    CHECK(calls == (disturbed ? 3 * 9 : 0));
+    seen.push_back(static_cast<std::int64_t>(executor.statistics().eager_steps));
+    return seen;
+  };
+  CHECK(run(true) == run(false));
 }
