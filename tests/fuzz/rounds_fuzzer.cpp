@@ -146,6 +146,7 @@ struct session {
     require(result.count == std::ssize(emitted) && result.count <= std::max(row.count, 1));
     if (of.ended || !of.open) {
       require(!of.open || !finish || emitted.empty());
+      if (adopted && result.status != 0) executor.reset_fault();  // it is still past its pages
       return;
     }
     if (result.status != 0) {
