@@ -10,25 +10,12 @@
 
 #include "graphs/error.hpp"
 #include "runtime/step_executor.hpp"
+#include "tests/fuzz/input.hpp"
 #include "tests/runtime/history_model.hpp"
 
 namespace {
 
 using namespace stepgraph;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-/// The input, read byte by byte; zeros once it is used up.
-struct bytes {
-  const std::uint8_t* next;
-  const std::uint8_t* end;
-
-  bool left() const { return next < end; }
-  int one() { return left() ? *next++ : 0; }
-  int below(int limit) { return one() % limit; }
-};
 
 /// A request as the definitions have it.
 struct text {
@@ -74,7 +61,7 @@ void check(step_executor& executor, const expected& want) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  bytes in{data, data + size};
+  fuzz_input in{data, data + size};
   constexpr int rows = 3, requests = 4, drafts = 3, in_flight = 3;
   const step_limits limits{.max_rows = rows,
                            .max_step_tokens = 12,

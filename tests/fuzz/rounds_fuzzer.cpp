@@ -14,6 +14,7 @@
 
 #include "graphs/error.hpp"
 #include "runtime/step_executor.hpp"
+#include "tests/fuzz/input.hpp"
 #include "tests/fuzz/recent_model.hpp"
 
 namespace {
@@ -23,22 +24,6 @@ using tokens = std::vector<std::int32_t>;
 
 constexpr int requests = 4, context = 40, page_size = 4, most_drafts = 3, most_rows = 4;
 constexpr std::int32_t end_id = 3;
-
-void require(bool condition, int line = __builtin_LINE()) {
-  if (condition) return;
-  std::fprintf(stderr, "rounds_fuzzer.cpp:%d: what must hold does not\n", line);
-  std::abort();
-}
-
-/// The input, read byte by byte; zeros once it is used up.
-struct bytes {
-  const std::uint8_t* next;
-  const std::uint8_t* end;
-
-  bool left() const { return next < end; }
-  int one() { return left() ? *next++ : 0; }
-  int below(int limit) { return one() % limit; }
-};
 
 /// A request as the definitions have it, as far as results have been read.
 struct text {
@@ -64,7 +49,7 @@ struct launched_step {
 };
 
 struct session {
-  bytes in;
+  fuzz_input in;
   bool adopted, finish;
   std::int64_t kv_pages = adopted ? 1 + requests * context / page_size : 8 + in.below(40);
   tokens pages = tokens(requests * context / page_size), lengths = tokens(requests), lasts = tokens(requests);
@@ -74,7 +59,7 @@ struct session {
   std::vector<text> texts = std::vector<text>(requests);
   std::deque<launched_step> launched{};
 
-  explicit session(bytes input)
+  explicit session(fuzz_input input)
       : in(input), adopted(in.below(4) == 1), finish(in.below(2) == 1), executor(make()) {
     if (!adopted) return;
     for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<std::int32_t>(i) + 1;
@@ -122,7 +107,7 @@ struct session {
     return {.temperature = in.below(2) ? 0.9f : 0.0f, .seed = std::uint64_t(in.one())};
   }
 
-  /// The drafts that one more token, or node, may follow.
+  /// All tokens along `path`, which begins with the text's last.
   static tokens after(const text& of, const tokens& path) {
     tokens all = of.cached;
     all.insert(all.end(), path.begin(), path.end());
@@ -189,11 +174,11 @@ struct session {
     // drafts that outrun the context are cut on the device
     const bool whole = std::ssize(of.cached) - std::ssize(emitted) + row.count <= context;
     if (!of.ended && verify && row.ids.size() + 1 == static_cast<std::size_t>(row.count) && !finish && whole)
-      require(std::ssize(emitted) == kept(of, row, emitted) + 1);
+      require(std::ssize(emitted) == kept(row, emitted) + 1);
   }
 
   /// How many of the row's own drafts agree with what was emitted.
-  static int kept(const text&, const launched_row& row, const tokens& emitted) {
+  static int kept(const launched_row& row, const tokens& emitted) {
     int node = 0, accepted = 0;
     for (bool found = true; found && accepted < std::ssize(emitted);) {
       found = false;

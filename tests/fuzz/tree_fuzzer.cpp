@@ -11,6 +11,7 @@
 #include "graphs/error.hpp"
 #include "kernels/speculate/greedy_accept.hpp"
 #include "kernels/speculate/verify_inputs.hpp"
+#include "tests/fuzz/input.hpp"
 #include "tests/reference/speculation.hpp"
 
 namespace {
@@ -18,26 +19,6 @@ namespace {
 using namespace stepgraph;
 
 constexpr int rows = 3, width = 64, tokens = 80, requests = 3, columns = 96, vocab = 8;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-/// The input, read byte by byte; zeros once it is used up.
-struct bytes {
-  const std::uint8_t* next;
-  const std::uint8_t* end;
-
-  int one() { return next < end ? *next++ : 0; }
-  /// Mostly small numbers, sometimes wild ones.
-  std::int32_t number() {
-    const int first = one();
-    if (first < 250) return first - 8;
-    std::int32_t wild = 0;
-    for (int i = 0; i < 4; ++i) wild = wild << 8 | one();
-    return wild;
-  }
-};
 
 bool is_tree(const std::int32_t* parents, int nodes) {
   try {
@@ -54,7 +35,7 @@ bool is_tree(const std::int32_t* parents, int nodes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const stream at(device::host());
-  bytes in{data, data + size};
+  fuzz_input in{data, data + size};
   const std::int32_t live = in.number();
   std::vector<std::int32_t> wanted(rows), finished(requests), capacity(requests), last(requests),
       request(rows), before(rows), drafts(rows * (width - 1)), parents(rows * width),

@@ -7,18 +7,11 @@
 
 #include "runtime/speculative_loop.hpp"
 #include "tests/runtime/draft_fixture.hpp"
+#include "tests/runtime/wanted_text.hpp"
 
 using namespace stepgraph;
 
 namespace {
-
-using text = std::vector<std::int32_t>;
-
-struct wanted_text {
-  text prompt;
-  int length;
-  sampling_settings sampling;
-};
 
 std::vector<wanted_text> some_wanted(int count, int longest, std::uint64_t seed) {
   reference::random_integers random(seed);
@@ -35,22 +28,6 @@ std::vector<wanted_text> some_wanted(int count, int longest, std::uint64_t seed)
     all.push_back(std::move(one));
   }
   return all;
-}
-
-std::vector<text> texts_of(step_executor& executor, const std::vector<wanted_text>& all,
-                           const speculative_options& how) {
-  speculative_loop loop(executor, how);
-  std::vector<heard> got(all.size());
-  for (std::size_t i = 0; i < all.size(); ++i)
-    submit(loop, all[i].prompt, all[i].length, got[i], all[i].sampling);
-  loop.run();
-  std::vector<text> texts;
-  for (const heard& each : got) {
-    CHECK(each.end.reason == finish_reason::token_budget);
-    texts.push_back(each.tokens);
-  }
-  CHECK_FALSE(executor.fault());
-  return texts;
 }
 
 /// In small tests one bucket and one K, so that little is captured.

@@ -8,12 +8,11 @@
 #include "runtime/speculative_loop.hpp"
 #include "tests/reference/sampling.hpp"
 #include "tests/runtime/draft_fixture.hpp"
+#include "tests/runtime/wanted_text.hpp"
 
 using namespace stepgraph;
 
 namespace {
-
-using text = std::vector<std::int32_t>;
 
 /// The target's logits after any text, by the reference; what was asked before is remembered.
 class known_logits {
@@ -96,12 +95,7 @@ TEST_CASE(
   const tiny_with_draft t;
   known_logits target(t.weights);
   reference::random_integers random(test_seed());
-  struct wanted {
-    text prompt;
-    int length;
-    sampling_settings sampling;
-  };
-  std::vector<wanted> all;
+  std::vector<wanted_text> all;
   for (int i = 0; i < (test_small() ? 3 : 9); ++i)
     all.push_back({random_prompt(random, static_cast<int>(random.between(1, 12)), 509),
                    static_cast<int>(random.between(2, test_small() ? 5 : 16)),
@@ -135,22 +129,12 @@ TEST_CASE(
       for (const bool ahead : {true, false, true})
         for (const bool eager : {false, true}) {
           if (eager && (ahead || rows == 8)) continue;
-          speculative_loop loop(
-              executor, {.drafts = source, .draft_length = nodes, .run_ahead = ahead, .eager = eager});
-          std::vector<heard> got(all.size());
-          for (std::size_t i = 0; i < all.size(); ++i)
-            submit(loop, all[i].prompt, all[i].length, got[i], all[i].sampling);
-          loop.run();
-          std::vector<text> texts;
-          for (const heard& each : got) {
-            CHECK(each.end.reason == finish_reason::token_budget);
-            texts.push_back(each.tokens);
-          }
+          const std::vector<text> texts = texts_of(
+              executor, all, {.drafts = source, .draft_length = nodes, .run_ahead = ahead, .eager = eager},
+              &accepted);
           if (first.empty()) first = texts;
           CHECK(texts == first);
-          accepted += loop.statistics().accepted;
         }
-      CHECK_FALSE(executor.fault());
     }
     if (source.propose && std::string(name) == "the caller's") CHECK(accepted > 0);
     // greedy rows beside them have plain decoding's text
