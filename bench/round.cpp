@@ -124,7 +124,7 @@ round_time measure(const options& how, int batch, bodies body, bench::report& re
                            if (head) head->enqueue(step, output);
                            if (!empty) {
                              head_logits from = head ? head->given() : logits->head();
-                             from.ranked = ranks;
+                             from.ranked = from.reads_ranked_feed = ranks;
                              return choose_tokens(step, from);
                            }
                            if (kind == step_kind::draft_extend) first_drafts = step.next_token;

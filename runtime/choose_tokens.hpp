@@ -14,11 +14,14 @@ struct head_logits {
   /// The head of this greedy step has left the largest logits in the step's `ranked_argmax`: the logits themselves
   /// are not read, and there may be none.
   bool ranked = false;
+  /// The draft's body reads what it is fed from the step's `ranked_feed`: then nothing is enqueued for ranked logits.
+  bool reads_ranked_feed = false;
 };
 
 /// Enqueues what comes after the logits in the body of any step: argmax or a draw, by each row's settings; of
 /// a sampled verify step the target's distributions and the accept. Writes what `step` asks of its body. One
-/// launch, two in a sampled verify step, none in a greedy verify step whose head has ranked. Throws `invalid_argument` naming the field that cannot be.
+/// launch, two in a sampled verify step; none where the head has ranked, unless a further step of the draft is to be fed plain
+/// tokens. Throws `invalid_argument` naming the field that cannot be.
 void choose_tokens(const step_context& step, const head_logits& logits);
 
 }  // namespace stepgraph

@@ -38,6 +38,7 @@ step_context step_executor::state::context(const step_key& key, const step_defin
           .accepted = buffers.accepted,
           .out_line = nullptr,
           .feed_token = nullptr,
+          .ranked_feed = {},
           .hidden = buffers.hidden,
           .hidden_in = nullptr,
           .hidden_row = nullptr,
@@ -80,10 +81,9 @@ step_rows_params step_executor::state::staged_rows(const step_key& key, std::int
           .query_counts = query_counts,
           .seq_lens = buffers.target.seq_lens,
           .row_status = buffers.row_status,
-          .ranked = {.data = buffers.ranked,
-                     .count = key.kind == step_kind::draft_decode ? key.rows * key.steps
-                              : accepts                           ? key.tokens
-                                                                  : key.rows},
+          .ranked = key.kind == step_kind::draft_decode
+                        ? ranked_lines{.data = buffers.ranked_chain, .count = key.rows * key.steps}
+                        : ranked_lines{.data = buffers.ranked, .count = accepts ? key.tokens : key.rows},
           .faults = sink()};
 }
 
@@ -179,6 +179,8 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
                              .staged_parents = step.tree ? staged(layout.parents()) : nullptr,
                              .drafts = {.max_steps = limits.max_draft_tokens - 1,
                                         .chain = buffers.chain,
+                                        .ranked = buffers.ranked_chain,
+                                        .target_ids = options.draft ? options.draft->target_ids : nullptr,
                                         .seq_lens = buffers.draft.seq_lens},
                              .draft_lines = buffers.draft_lines,
                              .verify = {.wanted = buffers.wanted,
