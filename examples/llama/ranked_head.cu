@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "examples/llama/head_products.cuh"
+#include "examples/llama/largest_logits.cuh"
 #include "examples/llama/successor.cuh"
 #include "graphs/error.hpp"
 #include "kernels/launch.cuh"
-#include "kernels/sample/ranked_logit.hpp"
 
 namespace stepgraph::llama {
 namespace {
@@ -16,7 +16,7 @@ using namespace stepgraph::detail;
 constexpr int tile_rows = 64;                 // of weights, a warpgroup's lines
 constexpr int chunk = 64;                     // columns of a line of 128 bytes in shared memory
 constexpr int chunk_bytes = tile_rows * 128;  // of weights
-constexpr int loading = 128, multiplying = 128, threads = loading + 2 * multiplying;
+constexpr int loading = 128, multiplying = warpgroup_threads, threads = loading + 2 * multiplying;
 constexpr int most_stages = 16, least_stages = 4, most_chunks = 16;
 constexpr int alignment = 1024;
 constexpr int widths[] = {8, 32, 64, 160};  // tokens of a block
@@ -41,94 +41,6 @@ struct ring_stage {
 /// Where a piece of 16 bytes of a line of 128 lies, permuted as the products want it.
 __device__ __forceinline__ std::uint32_t place(int line, int piece) {
   return line * 128 + ((piece ^ line) & 7) * 16;
-}
-
-/// What a thread knows of one token: the largest of the logits it has seen and the row it came from. Rows come in
-/// order, so that of equals the first stays; so does the first NaN.
-struct largest_logit {
-  float value;
-  std::int32_t row;
-  __device__ __forceinline__ void raise(float other, std::int32_t from) {
-    asm("{\n.reg .pred number, more;\n"
-        "setp.num.f32 number, %0, %0;\n"
-        "setp.gtu.and.f32 more, %2, %0, number;\n"
-        "@more mov.f32 %0, %2;\n"
-        "@more mov.s32 %1, %3;\n}"
-        : "+f"(value), "+r"(row)
-        : "f"(other), "r"(from));
-  }
-};
-
-/// The largest of `Count` numbers over the eight lanes that have the same tokens. Lanes halve the tokens between them
-/// while they can: a lane is left with those from `first` on.
-template <int Count, int Lanes, int Size>
-__device__ __forceinline__ void share_largest(std::uint64_t (&top)[Size], int& first, int lane) {
-  if constexpr (Lanes < 32) {
-    if constexpr (Count % 2 == 0) {
-      const bool upper = lane & Lanes;
-#pragma unroll
-      for (int i = 0; i < Count / 2; ++i) {
-        const std::uint64_t given = upper ? top[i] : top[i + Count / 2];
-        const std::uint64_t kept = upper ? top[i + Count / 2] : top[i];
-        top[i] = max(kept, __shfl_xor_sync(~0u, given, Lanes));
-      }
-      first += upper ? Count / 2 : 0;
-      share_largest<Count / 2, 2 * Lanes>(top, first, lane);
-    } else {
-#pragma unroll
-      for (int i = 0; i < Count; ++i) top[i] = max(top[i], __shfl_xor_sync(~0u, top[i], Lanes));
-      share_largest<Count, 2 * Lanes>(top, first, lane);
-    }
-  }
-}
-/// How many each lane is left with.
-template <int Count>
-constexpr int left_to_lane = Count % 8 == 0   ? Count / 8
-                             : Count % 4 == 0 ? Count / 4
-                             : Count % 2 == 0 ? Count / 2
-                                              : Count;
-
-/// A warpgroup's largest logits of `Tokens` tokens: what its threads know, put together, raises the tokens' numbers.
-template <int Tokens>
-__device__ __forceinline__ void raise_all(const ranked_head& head,
-                                          const largest_logit (&known)[Tokens / 8][2],
-                                          std::uint64_t (&of_warp)[4][Tokens], int first_token, int end_token,
-                                          int barrier) {
-  const int thread = threadIdx.x % multiplying, lane = thread % 32;
-  // what other blocks have found by now, read before the work that hides it
-  std::uint64_t* numbers[(Tokens + multiplying - 1) / multiplying];
-  std::uint64_t found[(Tokens + multiplying - 1) / multiplying];
-#pragma unroll
-  for (int i = 0; i * multiplying < Tokens; ++i) {
-    const int token = first_token + thread + i * multiplying;
-    numbers[i] = nullptr;
-    if (thread + i * multiplying >= Tokens || token >= end_token) continue;
-    numbers[i] = head.ranked + (head.line ? head.line[token] : token);
-    found[i] = __ldcg(numbers[i]);
-  }
-  std::uint64_t top[Tokens / 4];
-#pragma unroll
-  for (int j = 0; j < Tokens / 8; ++j)
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-      top[2 * j + k] = known[j][k].row < head.rows ? ranked_logit(known[j][k].value, known[j][k].row) : 0;
-  int first = 0;
-  share_largest<Tokens / 4, 4>(top, first, lane);
-#pragma unroll
-  for (int i = 0; i < left_to_lane<Tokens / 4>; ++i) {
-    const int number = first + i;
-    of_warp[thread / 32][8 * (number / 2) + lane % 4 * 2 + number % 2] = top[i];
-  }
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(multiplying) : "memory");
-#pragma unroll
-  for (int i = 0; i * multiplying < Tokens; ++i) {
-    if (!numbers[i]) continue;
-    const int own = thread + i * multiplying;
-    const std::uint64_t best =
-        max(max(of_warp[0][own], of_warp[1][own]), max(of_warp[2][own], of_warp[3][own]));
-    if (best > found[i])
-      atomicMax(reinterpret_cast<unsigned long long*>(numbers[i]), static_cast<unsigned long long>(best));
-  }
 }
 
 #endif
@@ -273,7 +185,7 @@ __global__ void __launch_bounds__(threads, 1)
     // the last to end waits until the other has left `of_warp`
     const bool last = tile - step >= tiles;
     if (last && first_tile + step < tiles) wait_barrier(shared_address(&done), 0);
-    raise_all<Tokens>(head, known, of_warp, first_token, end_token, 1 + group);
+    raise_all<Tokens>({head.ranked, head.line, head.rows}, known, of_warp, first_token, end_token, 1 + group);
     if (!last) arrive(shared_address(&done));
   }
   wait_copies<0>();
