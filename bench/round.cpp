@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "bench/fed_tokens.hpp"
 #include "bench/graph_chain.hpp"
 #include "bench/report.hpp"
 #include "bench/round_head.hpp"
@@ -262,6 +263,22 @@ round_time measure(const options& how, int batch, bodies body, bench::report& re
   return {round, clock};
 }
 
+/// Microseconds that the draft's further steps take longer for reading ranked numbers where they are fed tokens: all but the
+/// first of them.
+double reading_fed_tokens(const options& how, int batch, bench::report& report) {
+  const stream at(device::cuda());
+  const bench::fed_tokens fed(device::cuda(), batch, how.vocab_size);
+  const auto time = [&](bool ranked, const char* name) {
+    const bench::timing took = bench::time_chain(at, [&](stream_ref s) { fed.enqueue(s, ranked); });
+    report.add(std::string("round/draft_decode/fuse_inputs, fed ") + name,
+               {{"batch", batch}, {"draft_length", how.draft_length}}, took);
+    std::printf("\nbatch %d: the draft head's first kernel, fed %s: %.2f us\n", batch, name, took.median);
+    return took.median;
+  };
+  const double plain = time(false, "plain tokens");
+  return (how.draft_length - 2) * (time(true, "ranked numbers") - plain);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -279,9 +296,11 @@ int main(int argc, char** argv) {
     for (const int batch : how.batches) {
       const double clock = measure(how, batch, bodies::greedy, report).clock;
       const double empty = measure(how, batch, bodies::empty, report).sum;
+      const double reading = reading_fed_tokens(how, batch, report);
       const auto add = [&](const char* name, bodies with, bodies without) {
         const double sum = empty + measure(how, batch, with, report).sum -
-                           measure(how, batch, without, report).sum - 3 * clock;
+                           measure(how, batch, without, report).sum - 3 * clock +
+                           (with == bodies::ranked ? reading : 0);
         std::printf("\nbatch %d: bookkeeping, argmax %s, without the readings of the clock: %.2f us\n", batch,
                     name, sum);
         report.add(std::string("round/bookkeeping, argmax ") + name,
