@@ -133,10 +133,10 @@ class step_executor {
 
   /// Captures everything anew for other limits, in mid-run: open requests, their pages, keys and values stay
   /// untouched. max_rows, max_step_tokens, max_draft_tokens and in_flight may change, and the buckets (null: powers
-  /// of two); what lives as long as the executor is refused by name. Waits for the steps in flight; their tickets
-  /// end, so wait for results first; drafts of a model that were made for the next round are dropped. Throws
-  /// `out_of_memory` while both blocks of step buffers do not fit side by side; if it throws before it captures,
-  /// nothing has changed.
+  /// of two); what lives as long as the executor is refused by name. `executor_options::draft_lengths` stay, so
+  /// max_draft_tokens may not fall below the largest. Waits for the steps in flight; their tickets end, so wait for
+  /// results first; drafts of a model that were made for the next round are dropped. Throws `out_of_memory` while
+  /// both blocks of step buffers do not fit side by side; if it throws before it captures, nothing has changed.
   std::span<const capture_report> recapture(const step_limits& limits,
                                             std::optional<bucket_policy> row_buckets = {},
                                             std::optional<bucket_policy> token_buckets = {},

@@ -50,7 +50,7 @@ __device__ __forceinline__ void merge_lines(const float* parts, float2* softmaxe
 #pragma unroll
     for (int distance = line_threads / 2; distance > 0; distance /= 2)
       total += __shfl_xor_sync(~0u, total, distance);
-    const float factor = total > 0.0f ? __fdividef(1.0f, total) : 0.0f;
+    const float factor = total != 0.0f ? __fdividef(1.0f, total) : 0.0f;
 #pragma unroll
     for (int i = 0; i < steps; ++i)
       if (there && i * line_threads + part < Sources) softmax[i * line_threads + part].x = have[i].x * factor;
@@ -67,10 +67,10 @@ __device__ __forceinline__ void merge_lines(const float* parts, float2* softmaxe
           for (int e = 0; e < vector; ++e) {
             // note: who saw nothing has left nothing
             const float each = at[i * line_threads * vector + e];
-            value[i][e] += weight > 0.0f ? weight * each : 0.0f;
+            value[i][e] += weight != 0.0f ? weight * each : 0.0f;
           }
       }
-      const float log2_sum = total > 0.0f ? most + __log2f(total) : -INFINITY;
+      const float log2_sum = total != 0.0f ? most + __log2f(total) : -INFINITY;
 #pragma unroll
       for (int i = 0; i < vectors; ++i) emit(line, (i * line_threads + part) * vector, value[i], log2_sum);
     }

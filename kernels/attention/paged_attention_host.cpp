@@ -151,9 +151,10 @@ void attend(const paged_attention_params& p, int token, int head) {
     state.rescale(p.sink[head]);
     state.sum += std::exp(p.sink[head] - state.largest);
   }
-  const float inverse = state.sum > 0 ? 1.0f / state.sum : 0.0f;
+  const float inverse = state.sum != 0 ? 1.0f / state.sum : 0.0f;
   for (int d = 0; d < HeadSize; ++d) output[d] = from_float<T>(state.weighted[d] * inverse);
-  if (p.log_sum_exp) p.log_sum_exp[at] = state.sum > 0 ? state.largest + std::log(state.sum) : minus_infinity;
+  if (p.log_sum_exp)
+    p.log_sum_exp[at] = state.sum != 0 ? state.largest + std::log(state.sum) : minus_infinity;
 }
 
 template <class T>

@@ -90,7 +90,7 @@ __device__ void write_output(const split_params& p, const row_work& work, const 
   const int packed = s.first_line + line, j = packed / group;
   const int head = s.kv_head * group + packed - j * group;
   const std::int64_t at = std::int64_t{work.first_token + j} * p.op.heads + head;
-  const bool sees = row.sum > 0;
+  const bool sees = row.sum != 0;  // a NaN, too
   float factor = 0;
   if (sees) {
     if (p.op.sink) {

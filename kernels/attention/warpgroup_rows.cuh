@@ -53,7 +53,7 @@ struct warpgroup_rows {
       const int packed = s.first_line + line(half), j = packed / p.group;
       const int head = s.kv_head * p.group + packed - j * p.group;
       const std::int64_t at = std::int64_t{work.first_token + j} * p.op.heads + head;
-      const bool sees = sum[half] > 0;
+      const bool sees = sum[half] != 0;  // a NaN, too
       float factor = 0, reference = largest[half], total = sum[half];
       if (sees) {
         float scale = 1;

@@ -15,7 +15,8 @@ struct read_fence_op {
 
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
-    if (team.rank() != 0 || p.header->last_reader != p.part) return;
+    // a warm-up is no step: its number is 0, and the fence never falls
+    if (team.rank() != 0 || p.header->last_reader != p.part || p.header->sequence == 0) return;
 #if defined(__CUDA_ARCH__)
     __threadfence_system();
     *const_cast<volatile std::uint64_t*>(p.fence) = p.header->sequence;

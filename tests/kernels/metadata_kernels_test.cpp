@@ -33,9 +33,9 @@ TEST_CASE("one kernel serves an op at every width, batch, length, stride and top
 namespace {
 
 void expect_equal(const every_output& a, const every_output& b) {
-  for (const auto& [name, values] : a) {
-    CAPTURE(name);
-    CHECK(values == b.at(name));
+  for (const auto& output : a) {
+    CAPTURE(output.first);
+    CHECK(output.second == b.at(output.first));
   }
 }
 
@@ -77,10 +77,11 @@ TEST_CASE("accept-zero and negative-length: rows without tokens and rows shorter
         {.max_tokens = 6, .page_size = 4, .max_context = 9, .draft_steps = 4, .poison = true});
     if (in.n > 0) in.E[0] = 0;
     CAPTURE(reference::describe(in));
-    for (const auto& [name, values] : run_every_metadata_op(in, {.number = i})) {
+    for (const auto& output : run_every_metadata_op(in, {.number = i})) {
+      const auto& name = output.first;
       if (has(name, "table") || has(name, "slots") || has(name, "indices")) continue;
       CAPTURE(name);
-      for (const std::int64_t value : values) CHECK((value >= 0 || value == output_poison));
+      for (const std::int64_t value : output.second) CHECK((value >= 0 || value == output_poison));
     }
   }
 }
@@ -92,10 +93,11 @@ TEST_CASE("sink-or-minus-one: a consumer that stores through every slot, and one
         {.max_tokens = 4, .draft_steps = 4, .poison = true, .bad_request = true, .drop_tokens = i % 2 == 1});
     CAPTURE(reference::describe(in));
     for (const std::int32_t skip : {-1, 0})
-      for (const auto& [name, values] : run_every_metadata_op(in, {.number = 3 * i, .skip = skip})) {
+      for (const auto& output : run_every_metadata_op(in, {.number = 3 * i, .skip = skip})) {
+        const auto& name = output.first;
         if (!has(name, "slots") && !has(name, "KV indices")) continue;
         CAPTURE(name);
-        for (const std::int64_t slot : values) {
+        for (const std::int64_t slot : output.second) {
           if (slot == output_poison) continue;
           // all inside the pool; with -1 as sentinel, none in the sink page
           CHECK(slot < in.pool_pages * in.P);

@@ -192,9 +192,11 @@ class ragged_batch {
     lse_.set(std::vector<float>(lse_.size(), nan));
   }
 
-  /// Makes a row's cached keys and values NaN; `check` passes it over from then on.
-  void poison(int row) {
-    for (int position = 0; position < rows_[row].length; ++position)
+  /// Makes a row's cached keys and values NaN, or those of one position that all its tokens see. From then on
+  /// `check` wants NaN as the row's outputs and log-sum-exp.
+  void poison(int row, int only = -1) {
+    const int first = only < 0 ? 0 : only, end = only < 0 ? rows_[row].length : only + 1;
+    for (int position = first; position < end; ++position)
       for (int head = 0; head < s.kv_heads; ++head)
         for (int d = 0; d < s.head_size; ++d)
           keys_[element(row, position, head, d)] = values_[element(row, position, head, d)] =
@@ -225,11 +227,16 @@ class ragged_batch {
         const bool dead = token >= static_cast<int>(live.size());
         const auto [row, j] = dead ? std::pair{0, 0} : live[token];
         const int base = dead ? 0 : rows_[row].length - rows_[row].tokens;
-        if (!dead && row == poisoned_) continue;
         const std::size_t first = (std::size_t(token) * s.heads + head) * s.head_size;
         const std::string name = "row " + std::to_string(row) + ", token " + std::to_string(token) +
                                  ", head " + std::to_string(head) + ": ";
         const float got_lse = lse[std::size_t(token) * s.heads + head];
+        if (!dead && row == poisoned_) {
+          for (int d = 0; d < s.head_size; ++d)
+            if (!std::isnan(to_float(got[first + d]))) return name + "not NaN, though what it sees is";
+          if (!std::isnan(got_lse)) return name + "log-sum-exp not NaN, though what it sees is";
+          continue;
+        }
         if (dead || base + j + 1 <= 0) {
           for (int d = 0; d < s.head_size; ++d)
             if (to_float(got[first + d]) != 0) return name + "not zero";

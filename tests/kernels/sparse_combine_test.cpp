@@ -181,8 +181,9 @@ TEST_CASE("sparse: a combined output wider than its padded width, and what its t
                                             {reference::tail_mode::multiple, 256, -1},
                                             {reference::tail_mode::whole, 1, 5}}) {
       CAPTURE(more);
-      compare(test_seed() + 390 + i++,
+      compare(test_seed() + 390 + i,
               {.topk = 64 + i % 2, .counts = {1, 0, 4, 2}, .more_columns = more, .tail = tail});
+      ++i;
     }
 }
 

@@ -178,12 +178,13 @@ TEST_CASE("sparse: top-k to slots of tables around a tile's width and far past i
   for (const std::int64_t width : captured_widths())
     for (const line_rule rule : {line_rule::of_row, line_rule::own}) {
       const bool alone = i % 4 < 2;
-      compare(test_seed() + 700 + i++, {.topk = 512 + i % 3,
-                                        .counts = {1, 0, 2},
-                                        .rule = rule,
-                                        .width = width,
-                                        .bad_index = true,
-                                        .slots_alone = alone});
+      compare(test_seed() + 700 + i, {.topk = 512 + i % 3,
+                                      .counts = {1, 0, 2},
+                                      .rule = rule,
+                                      .width = width,
+                                      .bad_index = true,
+                                      .slots_alone = alone});
+      ++i;
     }
 }
 

@@ -127,11 +127,13 @@ void compare(inputs_case in, std::int32_t skip) {
   }
   const auto want = reference::token_inputs(
       b, {.out_cache_loc_skip = skip, .depth = in.tree ? depths : std::vector<std::int64_t>{}});
-  for (const auto& [got, expected] : {std::pair{last_row.get(), want.last_row},
-                                      {row_of.get(), want.row_of},
-                                      {position.get(), want.position},
-                                      {causal.get(), want.causal_length},
-                                      {loc.get(), want.out_cache_loc}}) {
+  for (const auto& output : {std::pair{last_row.get(), want.last_row},
+                             {row_of.get(), want.row_of},
+                             {position.get(), want.position},
+                             {causal.get(), want.causal_length},
+                             {loc.get(), want.out_cache_loc}}) {
+    const auto& got = output.first;
+    const auto& expected = output.second;
     CHECK_MESSAGE(check_live(got, expected).empty(), check_live(got, expected));
     CHECK_MESSAGE(check_untouched(got, poison, expected).empty(), check_untouched(got, poison, expected));
   }
