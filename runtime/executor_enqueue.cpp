@@ -152,7 +152,10 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
   const detail::staging_layout layout{key.rows, key.tokens, step.tree};
   const step_rows_params rows = staged_rows(key, accepts ? buffers.wanted : own.query_counts);
   const row_lengths length = lengths(key, own.seq_lens, own.query_counts);
-  const token_inputs_params inputs{.lengths = length,
+  // the first node writes `live_rows` itself: its threads read the staged number, so that none waits for another
+  row_lengths staged_length = length;
+  staged_length.live_rows = &header()->live_rows;
+  const token_inputs_params inputs{.lengths = staged_length,
                                    .query_counts = own.query_counts,
                                    .max_query_count = rows.max_query_count,
                                    .tokens = key.tokens,
