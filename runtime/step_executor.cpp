@@ -113,6 +113,7 @@ bool step_executor::table_read(step_ticket ticket) const {
 bool step_executor::ready(step_ticket ticket) const {
   const one_thread guard(state_->busy);
   const state& s = *state_;
+  STEPGRAPH_EXPECTS(ticket.executor == s.id, "step_executor: a ticket of another executor, or of none");
   return ticket.sequence <= s.completed || s.slots[s.slot_of(ticket)].results.query();
 }
 

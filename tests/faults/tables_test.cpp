@@ -207,6 +207,16 @@ TEST_CASE("dtype: an executor refuses narrow tables, short strides and memory th
     refused(name, change);
     refused("host memory that CUDA did not allocate", change);
   });
+  // another GPU's, where there is one
+  if (device::cuda_count() > 1) {
+    const device other = device::cuda(test_device().ordinal() == 0 ? 1 : 0);
+    const buffer there(device_memory(other), in_process.size() * sizeof(std::int32_t));
+    const std::string whose = message("memory of cuda:", other.ordinal());
+    refused(whose.c_str(), [&](executor_options& o) {
+      o.requests->source.table = reinterpret_cast<std::int32_t*>(there.data());
+    });
+    refused(whose.c_str(), [&](executor_options& o) { o.kv_cache->layers.back().keys = there.data(); });
+  }
   // and a device that is not the executor's
   const stream on_host(device::host());
   refused("the adopted stream is on host", [&](executor_options& o) { o.stream = on_host.ref(); });
