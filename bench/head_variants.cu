@@ -7,7 +7,10 @@
 #include "graphs/memory_resource.hpp"
 #include "kernels/launch.cuh"
 using namespace stepgraph;
-struct clear_params { unsigned long long* numbers; int count; };
+struct clear_params {
+  unsigned long long* numbers;
+  int count;
+};
 __global__ void clear_kernel(const __grid_constant__ clear_params p) {
   wait_for_predecessor();
   for (int i = threadIdx.x; i < p.count; i += blockDim.x) p.numbers[i] = 0;
@@ -22,7 +25,8 @@ int main() {
   for (auto& v : w) v = some();
   for (auto& v : x) v = some();
   for (int i = 0; i < 320 * hidden; ++i) same[i] = x[i % hidden];
-  buffer dw(device_memory(where), w.size() * 2), dx(device_memory(where), x.size() * 2), ds(device_memory(where), x.size() * 2), dn(device_memory(where), 8 * 320);
+  buffer dw(device_memory(where), w.size() * 2), dx(device_memory(where), x.size() * 2),
+      ds(device_memory(where), x.size() * 2), dn(device_memory(where), 8 * 320);
   at.ref().copy(dw.data(), w.data(), dw.bytes());
   at.ref().copy(dx.data(), x.data(), dx.bytes());
   at.ref().copy(ds.data(), same.data(), ds.bytes());
@@ -32,15 +36,27 @@ int main() {
       double base = 0;
       std::printf("%s %3d lines:", alike ? "same" : "each", lines);
       for (const int mode : {-1, 0, 1, 2, 3, -1}) {
-        const auto t = bench::time_chain(at, [&](stream_ref s) {
-          launch<clear_params>(s, "clear", clear_kernel, dim3(1), dim3(256), {dn.as<unsigned long long>(), lines});
-          llama::multiply(s, {.weight = dw.as<const bf16>(), .rows = vocab, .columns = hidden,
-                              .x = (alike ? ds : dx).as<const bf16>(), .tokens = lines,
-                              .ranked = mode < 0 ? nullptr : dn.as<std::uint64_t>(), .experiment = mode < 0 ? 0 : mode});
-        }, {.nodes = 10, .replays = 10, .count = 11});
-        if (mode < 0 && base == 0) { base = t.median; std::printf(" product %6.2f |", base); }
-        else if (mode < 0) std::printf(" again %6.2f", t.median);
-        else std::printf(" [%d] +%5.2f", mode, t.median - base);
+        const auto t =
+            bench::time_chain(at,
+                              [&](stream_ref s) {
+                                launch<clear_params>(s, "clear", clear_kernel, dim3(1), dim3(256),
+                                                     {dn.as<unsigned long long>(), lines});
+                                llama::multiply(s, {.weight = dw.as<const bf16>(),
+                                                    .rows = vocab,
+                                                    .columns = hidden,
+                                                    .x = (alike ? ds : dx).as<const bf16>(),
+                                                    .tokens = lines,
+                                                    .ranked = mode < 0 ? nullptr : dn.as<std::uint64_t>(),
+                                                    .experiment = mode < 0 ? 0 : mode});
+                              },
+                              {.nodes = 10, .replays = 10, .count = 11});
+        if (mode < 0 && base == 0) {
+          base = t.median;
+          std::printf(" product %6.2f |", base);
+        } else if (mode < 0)
+          std::printf(" again %6.2f", t.median);
+        else
+          std::printf(" [%d] +%5.2f", mode, t.median - base);
       }
       std::printf("\n");
     }
