@@ -71,7 +71,9 @@ void choose_tokens(const step_context& step, const head_logits& logits) {
   const token_output out{
       .target_ids = logits.target_ids, .line = step.out_line, .feed_token = step.feed_token};
   if (logits.ranked) {
-    if (verify) return;  // the accept takes them
+    const bool feeds = step.key.kind == step_kind::draft_decode && step.draft_step < step.key.steps;
+    // nodes that are there anyway take them: accept, epilogue, the prologues of draft and verify
+    if (!feeds || logits.reads_ranked_feed) return;
     return take_argmax(step.stream, {.ranked = step.ranked_argmax,
                                      .rows = step.key.rows,
                                      .live_rows = step.live_rows,
