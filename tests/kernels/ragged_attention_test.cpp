@@ -204,38 +204,66 @@ TEST_CASE("pdl-race: replays one after another leave the same bits") {
   }
 }
 
-TEST_CASE("batch-invariant: a row's bits depend neither on its companions nor on the bucket") {
+/// The bits of the first row with a key of its own, alone and beside others, in buckets and captured widths of all
+/// kinds: always the same.
+template <class T>
+void check_invariant(int head_size, bool tree) {
+  constexpr int heads = 8;
   const stream at(test_device());
-  const ragged_row watched = {5, 3000, 99};
+  const ragged_row watched = {5, 2900, 99};
   const std::vector<std::vector<ragged_row>> companies = {{watched},
-                                                          {{1, 5000}, watched},
                                                           {{0, 10}, {8, 700}, {1, 1}, watched, {3, 513}},
+                                                          {{1, 5000}, watched},
                                                           {{8, 4999}, {8, 5000}, watched}};
   std::vector<std::uint16_t> bits;
   for (const auto& company : companies)
-    for (const int bucket : {0, 1, 40}) {
-      int first = 0, tokens = bucket;
-      for (const auto& row : company) {
-        if (row.key < 0 && tokens - bucket == first) first += row.tokens;
-        tokens += row.tokens;
+    for (const int bucket : {0, 1, 40})
+      for (const int width : {3000, 5000, 100000}) {
+        int first = 0, tokens = bucket, longest = 0;
+        for (const auto& row : company) {
+          if (row.key < 0 && tokens - bucket == first) first += row.tokens;
+          tokens += row.tokens;
+          longest = std::max(longest, row.length);
+        }
+        // each bucket and width beside every company, but not all with all; in small form less
+        if (longest > width || (bucket == 1 && width != 100000) || (bucket == 40 && width == 100000))
+          continue;
+        if (test_small() && (&company - companies.data() > 1 || bucket == 1 || width == 5000)) continue;
+        CAPTURE(longest);
+        CAPTURE(bucket);
+        CAPTURE(width);
+        ragged_batch<T> batch(at,
+                              {.rows = static_cast<int>(company.size()) + bucket / 20,
+                               .tokens = tokens,
+                               .heads = heads,
+                               .kv_heads = 2,
+                               .head_size = head_size,
+                               .longest = longest,
+                               .width = width,
+                               .tree = tree,
+                               .batch_invariant = true},
+                              7);
+        batch.set(company);
+        paged_attention(at, batch.params());
+        REQUIRE(batch.check(tolerance_of<T>, 20) == "");
+        std::vector<std::uint16_t> now;
+        const auto output = batch.output();
+        for (int i = 0; i < watched.tokens * heads * head_size; ++i)
+          now.push_back(output[first * heads * head_size + i].bits);
+        if (bits.empty()) bits = now;
+        REQUIRE(now == bits);
       }
-      ragged_batch<bf16> batch(at,
-                               {.rows = static_cast<int>(company.size()) + bucket / 20,
-                                .tokens = tokens,
-                                .heads = 8,
-                                .kv_heads = 2,
-                                .head_size = 128,
-                                .longest = 5000,
-                                .batch_invariant = true},
-                               7);
-      batch.set(company);
-      paged_attention(at, batch.params());
-      REQUIRE(batch.check(tolerance_of<bf16>, 20) == "");
-      std::vector<std::uint16_t> now;
-      const auto output = batch.output();
-      for (int i = 0; i < watched.tokens * 8 * 128; ++i) now.push_back(output[first * 8 * 128 + i].bits);
-      if (bits.empty()) bits = now;
-      REQUIRE(now == bits);
+}
+
+TEST_CASE_TEMPLATE(
+    "batch-invariant: a row's bits depend neither on its companions nor on the bucket nor on the captured "
+    "width",
+    T, f16, bf16) {
+  for (const int head_size : {64, 128})
+    for (const bool tree : {false, true}) {
+      CAPTURE(head_size);
+      CAPTURE(tree);
+      check_invariant<T>(head_size, tree);
     }
 }
 
