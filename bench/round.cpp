@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <optional>
 
+#include "bench/fed_tokens.hpp"
 #include "bench/graph_chain.hpp"
 #include "bench/report.hpp"
-#include "bench/round_head.hpp"
-#include "graphs/memory_resource.hpp"
+#include "bench/round_bodies.hpp"
 #include "kernels/sample/target_distribution.hpp"
 #include "runtime/choose_tokens.hpp"
 #include "runtime/step_executor.hpp"
@@ -16,6 +16,7 @@
 namespace {
 
 using namespace stepgraph;
+using bench::bodies, bench::fixed_logits, bench::name_of;
 
 struct options {
   std::string out = "-";
@@ -25,64 +26,6 @@ struct options {
   int rounds = 300;
   std::vector<int> batches{1, 8, 32, 64};
 };
-
-/// Every line holds the same logits, so that target and draft agree.
-class fixed_logits {
- public:
-  fixed_logits(stream_ref at, int lines, int vocab_size)
-      : vocab_size_(vocab_size), block_(device_memory(at.where()), 4ul * lines * vocab_size) {
-    std::vector<float> values(static_cast<std::size_t>(lines) * vocab_size);
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = -4.0f + 1e-3f * static_cast<float>(i % vocab_size * 7919 % 4001);
-    for (int line = 0; line < lines; ++line) values[static_cast<std::size_t>(line) * vocab_size + 17] = 9.0f;
-    at.copy(block_.data(), values.data(), block_.bytes());
-    at.synchronize();
-  }
-  head_logits head() const {
-    return {.data = block_.as<const float>(), .stride = vocab_size_, .vocab_size = vocab_size_};
-  }
-
- private:
-  int vocab_size_;
-  buffer block_;
-};
-
-enum class bodies {
-  empty,         // no body
-  product,       // an output head's product, of which nothing is kept
-  ranked,        // the same product, which finds the largest logits, of which the tokens are taken
-  logits,        // an output head's logits, nobody chooses
-  argmax,        // the same, and an argmax over them
-  greedy_whole,  // an argmax over given logits
-  greedy,        // the last, node by node; so are those below
-  ranked_nodes,
-  product_nodes,
-  sampled
-};
-
-const char* name_of(bodies body) {
-  switch (body) {
-    case bodies::empty:
-      return "all bookkeeping";
-    case bodies::product:
-    case bodies::product_nodes:
-      return "with the head's product";
-    case bodies::ranked:
-    case bodies::ranked_nodes:
-      return "with the head's product, ranked";
-    case bodies::logits:
-      return "with the head's logits";
-    case bodies::argmax:
-      return "with the head's logits and argmax";
-    case bodies::greedy_whole:
-      return "all bookkeeping and argmax";
-    case bodies::greedy:
-      return "greedy";
-    case bodies::sampled:
-      return "sampled";
-  }
-  return "";
-}
 
 /// What a round took.
 struct round_time {
@@ -124,7 +67,7 @@ round_time measure(const options& how, int batch, bodies body, bench::report& re
                            if (head) head->enqueue(step, output);
                            if (!empty) {
                              head_logits from = head ? head->given() : logits->head();
-                             from.ranked = ranks;
+                             from.ranked = from.reads_ranked_feed = ranks;
                              return choose_tokens(step, from);
                            }
                            if (kind == step_kind::draft_extend) first_drafts = step.next_token;
@@ -262,6 +205,22 @@ round_time measure(const options& how, int batch, bodies body, bench::report& re
   return {round, clock};
 }
 
+/// Microseconds that the draft's further steps take longer for reading ranked numbers where they are fed tokens: all but the
+/// first of them.
+double reading_fed_tokens(const options& how, int batch, bench::report& report) {
+  const stream at(device::cuda());
+  const bench::fed_tokens fed(device::cuda(), batch, how.vocab_size);
+  const auto time = [&](bool ranked, const char* name) {
+    const bench::timing took = bench::time_chain(at, [&](stream_ref s) { fed.enqueue(s, ranked); });
+    report.add(std::string("round/draft_decode/fuse_inputs, fed ") + name,
+               {{"batch", batch}, {"draft_length", how.draft_length}}, took);
+    std::printf("\nbatch %d: the draft head's first kernel, fed %s: %.2f us\n", batch, name, took.median);
+    return took.median;
+  };
+  const double plain = time(false, "plain tokens");
+  return (how.draft_length - 2) * (time(true, "ranked numbers") - plain);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -279,9 +238,11 @@ int main(int argc, char** argv) {
     for (const int batch : how.batches) {
       const double clock = measure(how, batch, bodies::greedy, report).clock;
       const double empty = measure(how, batch, bodies::empty, report).sum;
+      const double reading = reading_fed_tokens(how, batch, report);
       const auto add = [&](const char* name, bodies with, bodies without) {
         const double sum = empty + measure(how, batch, with, report).sum -
-                           measure(how, batch, without, report).sum - 3 * clock;
+                           measure(how, batch, without, report).sum - 3 * clock +
+                           (with == bodies::ranked ? reading : 0);
         std::printf("\nbatch %d: bookkeeping, argmax %s, without the readings of the clock: %.2f us\n", batch,
                     name, sum);
         report.add(std::string("round/bookkeeping, argmax ") + name,

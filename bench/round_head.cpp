@@ -41,7 +41,8 @@ void round_head::enqueue(const step_context& step, head_output output) const {
                             .columns = hidden_size,
                             .x = x,
                             .tokens = lines,
-                            .ranked = output == head_output::largest ? step.ranked_argmax : nullptr});
+                            .ranked = output == head_output::largest ? step.ranked_argmax : nullptr,
+                            .line = output == head_output::largest ? step.out_line : nullptr});
   if (lines <= llama::skinny_tokens)
     return llama::skinny_matmul(
         step.stream,

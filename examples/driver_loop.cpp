@@ -1,11 +1,13 @@
 // A driver loop on stepgraph: loads a small Llama model, captures its steps once per bucket at the maximum
 // context width, and lets it answer prompts from replays alone, with drafts if asked for. What an engine does
 // around stepgraph is in `make_executor` and `answer`; the rest is options and printing.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,21 @@ double seconds_since(clock_type::time_point start) {
 device choose_device(const std::string& where) {
   if (where == "host") return device::host();
   return where == "cuda" ? device::cuda() : device::best();
+}
+
+/// The variant of a step that this run's rounds take. Throws if they take no such step.
+int variant_of(const std::vector<step_definition>& steps, step_kind kind, bool sampled, bool trees) {
+  const auto suits = [&](const step_definition& step) {
+    return step.kind == kind && step.sampled == sampled &&
+           (kind != step_kind::target_verify || step.tree == trees);
+  };
+  auto found = std::ranges::find_if(steps, suits);
+  // what emits nothing is not sampled
+  if (found == steps.end()) found = std::ranges::find(steps, kind, &step_definition::kind);
+  STEPGRAPH_EXPECTS(
+      found != steps.end(), "--dot-step ", to_string(kind),
+      ": this run has no such step; target_verify needs --draft or --lookup, the draft's need --draft");
+  return found->variant;
 }
 
 /// Every prompt as tokens, in the model's chat format. Throws if one leaves no room for an answer.
@@ -83,6 +100,7 @@ step_executor make_executor(const driver_options& wanted, const llama::llama_mod
     for (step_definition& step : draft->steps())
       if (sampled || !step.sampled) steps.push_back(std::move(step));
   }
+  const int drawn = wanted.dot.empty() ? 0 : variant_of(steps, wanted.dot_step, sampled, trees);
   step_executor executor(model.where(), limits, model.layout(), std::move(steps), std::move(how));
   if (!wanted.eager) {
     const auto start = clock_type::now();
@@ -96,7 +114,7 @@ step_executor make_executor(const driver_options& wanted, const llama::llama_mod
     const step_kind kind = wanted.dot_step;
     const int tokens =
         kind == step_kind::extend ? limits.max_step_tokens : rows * (is_ragged(kind) ? most + 1 : 1);
-    executor.dot(kind, rows, tokens, 0, out);
+    executor.dot(kind, rows, tokens, drawn, out);
     STEPGRAPH_EXPECTS(out.flush(), "--dot: cannot write ", wanted.dot);
   }
   return executor;
@@ -193,23 +211,21 @@ bool answer(const driver_options& wanted) {
       std::fprintf(stderr, "\n(prompt %zu stopped by its %s)", i + 1, to_string(end.reason));
   }
   std::cout << std::endl;
-  if (const auto fault = executor.fault())
-    std::fprintf(stderr, "first fault: %s in %s, row %d, value %lld\n",
-                 to_string(static_cast<row_status>(fault->status)), to_string(static_cast<op_id>(fault->op)),
-                 fault->row, static_cast<long long>(fault->value));
-  if (wanted.poison)
-    if (const auto buffer = executor.overrun())
-      std::fprintf(stderr, "written past the end of: %s\n", buffer->c_str());
+  report_faults(executor, wanted.poison);
   report_run(executor, loop.statistics(), run);
   if (!wanted.drafts()) return !failed;
 
   // the same prompts once more, a token a round
+  executor.reset_fault();
   std::vector<answer_text> plain(rows);
   speculative_loop without(executor, {.run_ahead = !wanted.wait, .eager = wanted.eager});
   const loop_run plain_run = run_loop(without, wanted, prompts, plain, {});
-  bool same = true;
-  for (std::size_t i = 0; i < rows; ++i) same = same && plain[i].tokens == answers[i].tokens;
-  report_comparison(run, plain_run, same);
+  report_faults(executor, wanted.poison);
+  std::vector<std::optional<std::size_t>> parts(rows);  // where the texts part
+  for (std::size_t i = 0; i < rows; ++i)
+    if (plain[i].tokens != answers[i].tokens)
+      parts[i] = std::ranges::mismatch(plain[i].tokens, answers[i].tokens).in1 - plain[i].tokens.begin();
+  report_comparison(run, plain_run, parts, !is_greedy(wanted.sampling));
   return !failed;
 }
 

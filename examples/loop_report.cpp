@@ -1,5 +1,6 @@
 #include "examples/loop_report.hpp"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace stepgraph {
@@ -8,7 +9,11 @@ namespace {
 using count_type = unsigned long long;
 
 void report_drafts(const speculation_statistics& did) {
-  if (did.drafted == 0) return;
+  if (did.by_draft_length.empty() || did.by_draft_length.size() == 1) return;  // a run without drafts
+  if (did.drafted == 0) {
+    std::fprintf(stderr, "no drafts: the text held nothing to look up, or they did not pay\n");
+    return;
+  }
   std::fprintf(stderr, "%llu of %llu drafts kept; %.2f tokens a round and row, the target's own included\n",
                static_cast<count_type>(did.accepted), static_cast<count_type>(did.drafted),
                double(did.row_rounds + did.accepted) / double(did.row_rounds));
@@ -71,6 +76,7 @@ void report_run(const step_executor& executor, const speculation_statistics& did
   if (total.replays == 0) {
     std::fprintf(stderr, "%llu eager rounds, no replays\n",
                  static_cast<count_type>(executor.statistics().eager_steps));
+    report_times(executor.statistics().times);
     return;
   }
   report_times(executor.statistics().times);
@@ -85,11 +91,28 @@ void report_run(const step_executor& executor, const speculation_statistics& did
                100.0 * double(total.live_pages) / double(total.captured_pages));
 }
 
-void report_comparison(const loop_run& with, const loop_run& without, bool same_text) {
+void report_faults(step_executor& executor, bool overruns) {
+  if (const auto fault = executor.fault())
+    std::fprintf(stderr, "first fault: %s in %s, row %d, value %lld\n",
+                 to_string(static_cast<row_status>(fault->status)), to_string(static_cast<op_id>(fault->op)),
+                 fault->row, static_cast<long long>(fault->value));
+  if (!overruns) return;
+  if (const auto buffer = executor.overrun())
+    std::fprintf(stderr, "written past the end of: %s\n", buffer->c_str());
+}
+
+void report_comparison(const loop_run& with, const loop_run& without,
+                       const std::vector<std::optional<std::size_t>>& parts, bool sampled) {
+  const auto apart = std::ranges::count_if(parts, [](const auto& at) { return at.has_value(); });
   std::fprintf(stderr, "without drafts: %.1f tokens/s; with them %.2f times as many%s\n",
                without.tokens_a_second(),
                without.tokens_a_second() > 0 ? with.tokens_a_second() / without.tokens_a_second() : 0.0,
-               same_text ? ", and the same text" : "");
+               apart == 0 ? ", and the same text" : "");
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (parts[i])
+      std::fprintf(stderr, "prompt %zu: another text from its token %zu on (%s)\n", i + 1, *parts[i] + 1,
+                   sampled ? "drawn with other coins, from the same distribution"
+                           : "two logits within rounding of each other, else docs/debugging.md helps");
 }
 
 }  // namespace stepgraph

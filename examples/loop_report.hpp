@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstddef>
+#include <optional>
+#include <vector>
+
 #include "runtime/speculative_loop.hpp"
 
 namespace stepgraph {
@@ -24,7 +28,12 @@ void report_captures(const step_executor& executor, double seconds);
 /// time by kind of step, live pages.
 void report_run(const step_executor& executor, const speculation_statistics& did, const loop_run& run);
 
-/// Prints to standard error how a run with drafts compares with one without, of the same prompts.
-void report_comparison(const loop_run& with, const loop_run& without, bool same_text);
+/// Prints to standard error the first fault, if there was one, and with `overruns` what was written past its end.
+void report_faults(step_executor& executor, bool overruns);
+
+/// Prints to standard error how a run with drafts compares with one without, of the same prompts, and at which
+/// token the texts part that do.
+void report_comparison(const loop_run& with, const loop_run& without,
+                       const std::vector<std::optional<std::size_t>>& parts, bool sampled);
 
 }  // namespace stepgraph

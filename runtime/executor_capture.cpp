@@ -113,6 +113,8 @@ void step_executor::dot(step_kind kind, int rows, int tokens, int variant, std::
   const one_thread guard(state_->busy);
   state& s = *state_;
   const step_definition& step = s.definition(kind, variant);
+  STEPGRAPH_EXPECTS(!is_ragged(kind) || tokens <= s.token_buckets.largest(), "step_executor::dot: ", tokens,
+                    " tokens are over the largest bucket, ", s.token_buckets.largest());
   step_key key = s.key_for(kind, rows, tokens, variant);
   key.steps = s.step_counts(kind).empty() ? 1 : s.step_counts(kind).back();
   stepgraph::capture(s.stream, [&](stream_ref) { s.enqueue(key, step); }).dot(out);
@@ -120,7 +122,21 @@ void step_executor::dot(step_kind kind, int rows, int tokens, int variant, std::
 
 void step_executor::enqueue_step(const step_key& key) {
   const one_thread guard(state_->busy);
-  state_->enqueue(key, state_->definition(key.kind, key.variant));
+  state& s = *state_;
+  const step_definition& step = s.definition(key.kind, key.variant);
+  // buffers are sized for the buckets: another shape's nodes would write past their ends
+  const auto among = [](std::span<const int> sizes, int wanted) {
+    return std::ranges::find(sizes, wanted) != sizes.end();
+  };
+  STEPGRAPH_EXPECTS(among(s.row_buckets.sizes(), key.rows), "step_executor::enqueue_step: ", key.rows,
+                    " rows are no bucket, the largest is ", s.row_buckets.largest());
+  const std::vector<int> tokens = s.token_sizes(key.kind, key.rows), steps = s.step_counts(key.kind);
+  STEPGRAPH_EXPECTS(among(tokens, key.tokens), "step_executor::enqueue_step: ", key.tokens,
+                    " tokens are no bucket of ", to_string(key.kind), " with ", key.rows,
+                    " rows, the largest is ", tokens.back());
+  STEPGRAPH_EXPECTS(among(steps, key.steps), "step_executor::enqueue_step: ", key.steps, " steps of ",
+                    to_string(key.kind), " are none that this executor captures");
+  s.enqueue(key, step);
 }
 
 std::span<const capture_report> step_executor::capture(const std::function<void(int, int)>& progress) {

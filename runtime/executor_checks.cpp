@@ -6,7 +6,7 @@
 #include "graphs/error.hpp"
 #include "graphs/guard_off.hpp"
 #include "graphs/memory_resource.hpp"
-#include "kernels/check_pointers.hpp"
+#include "kernels/check_aligned.hpp"
 
 namespace stepgraph::detail {
 namespace {
@@ -84,6 +84,11 @@ void check(device where, const step_limits& limits, const kv_layout& layout,
           "step_executor: every layer of the adopted KV cache must have keys, values and the same ",
           "number of pages, and kv_pages be that or 0; got ", layer.pages, " pages in a layer, ",
           options.kv_cache->layers.front().pages, " in the first, kv_pages ", limits.kv_pages);
+  if (options.kv_cache)
+    for (const kv_pages_view& layer : options.kv_cache->layers)
+      detail::check_aligned(
+          "step_executor", 16,
+          {{"options.kv_cache.keys", layer.keys}, {"options.kv_cache.values", layer.values}});
   if (options.kv_cache)
     for (const kv_pages_view& layer : options.kv_cache->layers)
       check_reachable(where,

@@ -49,7 +49,7 @@ void step_executor::state::enqueue_draft_extend(const step_key& key, const step_
                                .out_line = buffers.out_line,
                                .cache_seqlens = own.cache_seqlens,
                                .cu_seqlens_k = own.cu_seqlens_k,
-                               .ranked = {.data = buffers.ranked, .count = key.rows},
+                               .ranked = buffers.state.first_ranked,
                                .inputs = {.lengths = length,
                                           .query_counts = own.query_counts,
                                           .max_query_count = key.tokens,
@@ -72,6 +72,7 @@ void step_executor::state::enqueue_draft_extend(const step_key& key, const step_
   if (!too_early) enqueue_read_fence(key.kind);
   step_context made = draft_context(key, step);
   made.next_token = buffers.state.first_draft;
+  if (made.ranked_argmax) made.ranked_argmax = buffers.state.first_ranked;
   made.out_line = buffers.out_line;
   made.hidden_in = buffers.hidden;
   made.hidden_out = buffers.first_hidden;
@@ -85,6 +86,7 @@ void step_executor::state::enqueue_draft_decode(const step_key& key, const step_
   const detail::step_vectors& own = buffers.draft;
   draft_prologue(stream, {.rows = staged_rows(key, buffers.wanted),
                           .steps = key.steps,
+                          .target_ids = options.draft->target_ids,
                           .max_context = limits.max_context,
                           .seq_lens = own.seq_lens,
                           .query_counts = own.query_counts,
@@ -126,7 +128,10 @@ void step_executor::state::enqueue_draft_decode(const step_key& key, const step_
     made.out_cache_loc = own.out_cache_loc + line;
     made.token_ids = number == 1 ? own.token_ids : buffers.feed + line - rows;
     made.next_token = buffers.chain + line;
-    if (made.ranked_argmax) made.ranked_argmax = buffers.ranked + line;
+    if (!step.sampled) {
+      made.ranked_argmax = buffers.ranked_chain + line;
+      if (number > 1) made.ranked_feed = {buffers.ranked_chain + line - rows, options.draft->target_ids};
+    }
     made.feed_token = buffers.feed + line;
     made.hidden_in = number == 1 ? buffers.first_hidden : buffers.chain_hidden[(number - 1) % 2];
     made.hidden_row = number == 1 ? buffers.hidden_row : own.row_of;

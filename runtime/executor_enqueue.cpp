@@ -38,6 +38,7 @@ step_context step_executor::state::context(const step_key& key, const step_defin
           .accepted = buffers.accepted,
           .out_line = nullptr,
           .feed_token = nullptr,
+          .ranked_feed = {},
           .hidden = buffers.hidden,
           .hidden_in = nullptr,
           .hidden_row = nullptr,
@@ -80,10 +81,9 @@ step_rows_params step_executor::state::staged_rows(const step_key& key, std::int
           .query_counts = query_counts,
           .seq_lens = buffers.target.seq_lens,
           .row_status = buffers.row_status,
-          .ranked = {.data = buffers.ranked,
-                     .count = key.kind == step_kind::draft_decode ? key.rows * key.steps
-                              : accepts                           ? key.tokens
-                                                                  : key.rows},
+          .ranked = key.kind == step_kind::draft_decode
+                        ? ranked_lines{.data = buffers.ranked_chain, .count = key.rows * key.steps}
+                        : ranked_lines{.data = buffers.ranked, .count = accepts ? key.tokens : key.rows},
           .faults = sink()};
 }
 
@@ -152,7 +152,10 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
   const detail::staging_layout layout{key.rows, key.tokens, step.tree};
   const step_rows_params rows = staged_rows(key, accepts ? buffers.wanted : own.query_counts);
   const row_lengths length = lengths(key, own.seq_lens, own.query_counts);
-  const token_inputs_params inputs{.lengths = length,
+  // the first node writes `live_rows` itself: its threads read the staged number, so that none waits for another
+  row_lengths staged_length = length;
+  staged_length.live_rows = &header()->live_rows;
+  const token_inputs_params inputs{.lengths = staged_length,
                                    .query_counts = own.query_counts,
                                    .max_query_count = rows.max_query_count,
                                    .tokens = key.tokens,
@@ -179,6 +182,8 @@ void step_executor::state::enqueue_target(const step_key& key, const step_defini
                              .staged_parents = step.tree ? staged(layout.parents()) : nullptr,
                              .drafts = {.max_steps = limits.max_draft_tokens - 1,
                                         .chain = buffers.chain,
+                                        .ranked = buffers.ranked_chain,
+                                        .target_ids = options.draft ? options.draft->target_ids : nullptr,
                                         .seq_lens = buffers.draft.seq_lens},
                              .draft_lines = buffers.draft_lines,
                              .verify = {.wanted = buffers.wanted,

@@ -18,6 +18,7 @@ void step_executor::state::enqueue_epilogue(const step_key& key, const step_defi
                          .query_counts = own.query_counts,
                          .cache_seqlens = own.cache_seqlens,
                          .next_token = buffers.next_token,
+                         .ranked = accepts || step.sampled ? nullptr : buffers.ranked,
                          .row_status = buffers.row_status,
                          .accepts = accepts,
                          .accept = {.verify = verify,

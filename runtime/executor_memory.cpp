@@ -155,6 +155,8 @@ void step_executor::state::clear_step() {
   mark_canaries(blocks.step);
   if (buffers.state.first_draft)
     stream.fill(buffers.state.first_draft, 0xff, (buffers.state.requests + 1) * sizeof(std::int32_t));
+  if (buffers.state.first_ranked)
+    stream.fill(buffers.state.first_ranked, 0, (buffers.state.requests + 1) * sizeof(std::uint64_t));
   stream.synchronize();
 }
 

@@ -67,7 +67,7 @@ std::size_t plan_step(bound_plan& plan, const buffer_sizes& sizes, step_buffers&
   plan.add(buffers.next_token, "next_token", rows);
   plan.add(buffers.target, target_names, rows + 1, tokens);
   plan.add(buffers.argmax, "argmax", tokens);
-  plan.add(buffers.ranked, "ranked_argmax", std::max({rows, tokens, draft ? rows * drafts : 0}));
+  plan.add(buffers.ranked, "ranked_argmax", std::max(rows, tokens));
   accept_result& accepted = buffers.accepted;
   plan.add(accepted.accept_count, "accept_count", rows);
   plan.add(accepted.emit_count, "emit_count", rows);
@@ -91,6 +91,7 @@ std::size_t plan_step(bound_plan& plan, const buffer_sizes& sizes, step_buffers&
   plan.add(buffers.drafting, "draft_drafting", draft ? rows : 0);
   plan.add(buffers.chain, "draft_chain", draft ? by_step : 0);
   plan.add(buffers.feed, "draft_feed", draft ? by_step : 0);
+  plan.add(buffers.ranked_chain, "draft_ranked_chain", draft ? by_step : 0);
   for (float*& each : buffers.chain_hidden) plan.add(each, "draft_chain_hidden", rows * hidden);
   const std::size_t undefined_end = plan.plan().bytes();
 
@@ -124,6 +125,7 @@ void plan_lasting(bound_plan& plan, const kv_layout& layout, std::size_t kv_byte
   plan.add(state.finished, "request_finished", sizes.finishes ? requests : 0);
   plan.add(state.budget, "request_budget", sizes.finishes ? requests : 0);
   plan.add(state.first_draft, "request_first_draft", hidden > 0 ? requests + 1 : 0);
+  plan.add(state.first_ranked, "request_first_ranked", hidden > 0 ? requests + 1 : 0);
   plan.add(buffers.live_pages, "live_pages", sizes.poison_requests ? requests : 0);
   plan.add(buffers.live_tokens, "page_live_tokens", sizes.poison_kv ? sizes.kv_pages : 0);
   plan.add(kv, "kv_cache", kv_bytes);

@@ -49,7 +49,7 @@ struct step_buffers {
   std::int32_t *live_rows, *requests, *row_status, *next_token;  // by row
   step_vectors target;
   std::int32_t* argmax;                                       // by token
-  std::uint64_t* ranked;                                      // by token, or by step and row
+  std::uint64_t* ranked;                                      // by token
   accept_result accepted;                                     // by row, of verify steps
   std::int32_t *wanted, *drafts, *draft_lines, *row_parents;  // by row, of verify steps
   std::int32_t* parents;                                      // by token, with trees
@@ -64,6 +64,7 @@ struct step_buffers {
   step_vectors draft;
   std::int32_t *hidden_row, *out_line, *drafting;
   std::int32_t *chain, *feed;      // [max steps, rows] d2, d3, ...; what the step after it is fed
+  std::uint64_t* ranked_chain;     // likewise
   float* chain_hidden[2];          // [rows, hidden_size], in turn
   std::span<std::byte> undefined;  // the part of the step's block that holds all of the above
   std::byte* staging;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "graphs/stream.hpp"
+#include "kernels/sample/ranked_logit.hpp"
 #include "kernels/sample/row_distribution.hpp"
 #include "kernels/speculate/accept_result.hpp"
 #include "kernels/speculate/rejection_accept.hpp"
@@ -83,15 +84,18 @@ struct step_context {
   // executor accepts; a sampled one accepts in the body.
   std::int32_t* next_token;  // negative for none
   std::int32_t* argmax;      // [tokens], in a greedy verify step
-  /// Of a greedy step, else null: [rows], in a verify step [tokens], all 0 when the body begins. An output head that
-  /// raises each line's number to the largest `ranked_logit` of its logits (`atomicMax`) spares a pass over them: then
-  /// `choose_tokens` takes the tokens from here, and in a verify step the accept does. Not where logits are masked.
+  /// Of a greedy step, else null: [rows], or by out_line, in a verify step [tokens]; all 0 when the body begins. An output
+  /// head that raises each line's number to the largest `ranked_logit` of its logits (`atomicMax`) spares a pass over
+  /// them: a number that is not 0 stands for the entry of next_token or argmax. Not where logits are masked.
   std::uint64_t* ranked_argmax;
   accept_result accepted;  // in a sampled verify step
   // [rows] or null: line of next_token, hidden_out and draft probabilities that the row writes; dead rows and
   // those with E = 0 have a line of their own that nobody reads
   const std::int32_t* out_line;
   std::int32_t* feed_token;  // draft_decode: out [rows], next_token again, but 0 for none; else null
+  /// draft_decode, greedy, from its second step on: the tokens it is fed as the step before has ranked them. A body that
+  /// ranks reads them here (a kernel's parameter: `ranked_feed[row]`), or has `choose_tokens` write token_ids.
+  stepgraph::ranked_feed ranked_feed;
 
   // between target and draft; null without a draft
   float* hidden;                   // a target step: out [tokens, hidden_size], what the draft is fed

@@ -47,12 +47,13 @@ void step_executor::restart(request_id request) {
   STEPGRAPH_EXPECTS(request >= 0 && request < state_->limits.max_requests, "step_executor::restart: request ",
                     request, " is outside the table of ", state_->limits.max_requests);
   const request_state& state = state_->buffers.state;
-  const auto fill = [&](std::int32_t* lines, int value) {  // null where the executor has no use for them
-    if (lines) state_->stream.fill(lines + request, value, sizeof(std::int32_t));
+  const auto fill = [&](auto* lines, int value) {  // null where the executor has no use for them
+    if (lines) state_->stream.fill(lines + request, value, sizeof(*lines));
   };
   fill(state.finished, 0);
   fill(state.budget, 0x7f);  // without a bound
   fill(state.first_draft, 0xff);
+  fill(state.first_ranked, 0);
 }
 
 std::optional<step_ticket> step_executor::replay(step_kind kind, std::span<const step_row> rows, int variant,
@@ -112,6 +113,7 @@ bool step_executor::table_read(step_ticket ticket) const {
 bool step_executor::ready(step_ticket ticket) const {
   const one_thread guard(state_->busy);
   const state& s = *state_;
+  STEPGRAPH_EXPECTS(ticket.executor == s.id, "step_executor: a ticket of another executor, or of none");
   return ticket.sequence <= s.completed || s.slots[s.slot_of(ticket)].results.query();
 }
 

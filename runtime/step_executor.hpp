@@ -143,12 +143,12 @@ class step_executor {
                                             const std::function<void(int done, int all)>& progress = {});
 
   /// Writes the graph of a step of `rows` rows and `tokens` tokens in Graphviz's DOT language. Captures it
-  /// anew.
+  /// anew. Throws `invalid_argument` for what no bucket holds.
   void dot(step_kind kind, int rows, int tokens, int variant, std::ostream& out);
 
   /// Enqueues the nodes of the step of that key on the executor's stream, without staging anything: for an
   /// embedder that captures the step into a graph of its own, to measure it or to build a larger one. The inputs
-  /// are those of the `replay` or `run_eager` before it. Throws `invalid_argument` for a step that was not defined.
+  /// are those of the `replay` or `run_eager` before it. Throws `invalid_argument` for a key that `capture` would not make.
   void enqueue_step(const step_key& key);
 
   /// Takes a line of the request table. Not with adopted requests. Throws `invalid_argument` if all are taken

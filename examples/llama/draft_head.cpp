@@ -155,7 +155,8 @@ class draft_head final : public draft_model {
                          .stride = model_->config().vocab_size,
                          .vocab_size = model_->config().vocab_size,
                          .target_ids = target_ids_.as<const std::int32_t>(),
-                         .ranked = model_->ranks(step)});
+                         .ranked = model_->ranks(step),
+                         .reads_ranked_feed = true});
   }
 
  private:

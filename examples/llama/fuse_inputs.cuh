@@ -2,14 +2,16 @@
 
 #include "examples/llama/cuda_llama_kernels.cuh"
 #include "examples/llama/successor.cuh"
+#include "kernels/sample/ranked_logit.hpp"
 
 /// What a draft head does before its layer and after it, over packed tokens.
 namespace stepgraph::llama {
 
 template <class T>
 struct fuse_inputs_params {
-  const T* embedding;               // [target's vocab, hidden]
-  const std::int32_t* token_ids;    // [tokens]
+  const T* embedding;             // [target's vocab, hidden]
+  const std::int32_t* token_ids;  // [tokens]; not read where there is a feed
+  ranked_feed feed;
   const float* hidden_in;           // [*, states, hidden]
   const std::int32_t* hidden_row;   // [tokens] line of hidden_in
   const std::int32_t* live_tokens;  // one number; tokens beyond it are given zeros
@@ -30,28 +32,30 @@ __global__ void __launch_bounds__(threads)
   wait_then_allow_successor();
   const std::int64_t token = blockIdx.x, hidden = p.hidden_size;
   const bool live = token < *p.live_tokens;
-  const T* const embedding = p.embedding + (live ? p.token_ids[token] * hidden : 0);
+  const std::int64_t id = !live ? 0 : p.feed.ranked ? p.feed[token] : p.token_ids[token];
   const float* const state = p.hidden_in + (live ? p.hidden_row[token] * p.states * hidden : 0);
   T* const out = p.pair + token * (1 + p.states) * hidden;
+  // the states go first: they cover the way from a ranked number to its embedding
+  for (std::int64_t line = 0; line < p.states * hidden; line += hidden) {
+    float squares = 0.0f;
+    if (live)
+      for (int i = threadIdx.x; i < hidden; i += threads) squares += state[line + i] * state[line + i];
+    const float scale = rsqrtf(block_sum(squares) / p.hidden_size + p.epsilon);
+    for (int i = threadIdx.x; i < hidden; i += threads)
+      out[hidden + line + i] = from_float<T>(live ? state[line + i] * scale * p.hidden_norm[line + i] : 0.0f);
+    __syncthreads();  // the sum's shared memory is used again
+  }
+  const T* const embedding = p.embedding + id * hidden;
   float squares = 0.0f;
   if (live)
     for (int i = threadIdx.x; i < hidden; i += threads) {
       const float e = to_float(embedding[i]);
       squares += e * e;
     }
-  float scale = rsqrtf(block_sum(squares) / p.hidden_size + p.epsilon);
+  const float scale = rsqrtf(block_sum(squares) / p.hidden_size + p.epsilon);
   for (int i = threadIdx.x; i < hidden; i += threads) {
     out[i] = from_float<T>(live ? to_float(embedding[i]) * scale * p.embedding_norm[i] : 0.0f);
     p.residual[token * hidden + i] = 0.0f;
-  }
-  for (std::int64_t line = 0; line < p.states * hidden; line += hidden) {
-    squares = 0.0f;
-    if (live)
-      for (int i = threadIdx.x; i < hidden; i += threads) squares += state[line + i] * state[line + i];
-    __syncthreads();  // the sum's shared memory is used again
-    scale = rsqrtf(block_sum(squares) / p.hidden_size + p.epsilon);
-    for (int i = threadIdx.x; i < hidden; i += threads)
-      out[hidden + line + i] = from_float<T>(live ? state[line + i] * scale * p.hidden_norm[line + i] : 0.0f);
   }
 }
 

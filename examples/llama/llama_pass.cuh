@@ -121,6 +121,7 @@ class typed_pass final : public forward_pass {
     run<fuse_inputs_params<T>>(step, "fuse_inputs", fuse_inputs_kernel<T>, tokens,
                                {.embedding = static_cast<const T*>(weights_.token_embedding),
                                 .token_ids = step.token_ids,
+                                .feed = step.draft_step > 1 && ranks(step) ? step.ranked_feed : ranked_feed{},
                                 .hidden_in = step.hidden_in,
                                 .hidden_row = step.hidden_row,
                                 .live_tokens = step.cu_seqlens_q + step.key.rows,
@@ -247,7 +248,8 @@ class typed_pass final : public forward_pass {
                                                  .x = fused ? s.normed : s.last,
                                                  .tokens = lines,
                                                  .source = fused ? source : nullptr,
-                                                 .ranked = step.ranked_argmax});
+                                                 .ranked = step.ranked_argmax,
+                                                 .line = step.out_line});
       }
       if (may_fuse_ && lines <= skinny_tokens) {
         skinny_input in = normed_input(s, weights_.output, config_.vocab_size, lines);

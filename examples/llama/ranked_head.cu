@@ -2,60 +2,39 @@
 
 #include <algorithm>
 
+#include "examples/llama/head_products.cuh"
+#include "examples/llama/largest_logits.cuh"
 #include "examples/llama/successor.cuh"
 #include "graphs/error.hpp"
-#include "kernels/attention/wgmma.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/sample/ranked_logit.hpp"
 
 namespace stepgraph::llama {
 namespace {
 
 using namespace stepgraph::detail;
 
-[[maybe_unused]] constexpr int tile_rows = 128;  // columns of a block's sums
-constexpr int chunk = 64;                        // columns of a line of 128 bytes in shared memory
-constexpr int chunk_bytes = tile_rows * 128;     // of weights
-constexpr int half_tokens = 64;                  // of a multiplying warpgroup
-constexpr int loading = 128, threads = loading + 256;
-constexpr int most_stages = 8, least_stages = 3, most_chunks = 16;
+constexpr int tile_rows = 64;                 // of weights, a warpgroup's lines
+constexpr int chunk = 64;                     // columns of a line of 128 bytes in shared memory
+constexpr int chunk_bytes = tile_rows * 128;  // of weights
+constexpr int loading = 128, multiplying = warpgroup_threads, threads = loading + 2 * multiplying;
+constexpr int most_stages = 16, least_stages = 4, most_chunks = 16;
 constexpr int alignment = 1024;
+constexpr int widths[] = {8, 32, 64, 160};  // tokens of a block
 
 struct ranked_head_params {
   ranked_head head;
-  int halves;  // warpgroups that multiply, 1 or 2
-  int groups;  // of 64 * halves tokens
+  int groups;  // of tokens, each with blocks of its own
+  int each;    // tokens of a group
   int stages;  // chunks of weights under way
 };
 
 #if STEPGRAPH_HAS_WGMMA
 
-/// The larger of two, a NaN if either is one.
-__device__ __forceinline__ float larger_or_nan(float a, float b) {
-  float out;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
-  return out;
-}
-
-/// The largest of a thread's sums for one of its two tokens.
-__device__ __forceinline__ float largest_of(const float (&sums)[tile_rows / 8][4], int line) {
-  float most[4];
-#pragma unroll
-  for (int j = 0; j < tile_rows / 8; ++j) {
-    const float pair = larger_or_nan(sums[j][2 * line], sums[j][2 * line + 1]);
-    most[j % 4] = j < 4 ? pair : larger_or_nan(most[j % 4], pair);
-  }
-  return larger_or_nan(larger_or_nan(most[0], most[1]), larger_or_nan(most[2], most[3]));
-}
-
 struct ring_stage {
   int number = 0;
   std::uint32_t parity = 0;
-  __device__ void advance(int stages) {
-    if (++number == stages) {
-      number = 0;
-      parity ^= 1;
-    }
+  __device__ void advance(int stages, int by = 1) {
+    for (number += by; number >= stages; number -= stages) parity ^= 1;
   }
 };
 
@@ -67,61 +46,45 @@ __device__ __forceinline__ std::uint32_t place(int line, int piece) {
 #endif
 
 // grid: a block a multiprocessor, blocks of the groups of tokens in turn
-// a block keeps its tokens in shared memory and walks over tiles of 128 rows of the weights, which four warps load; one
-// or two warpgroups multiply, each for 64 tokens, and raise what is known to be the largest
+// a block keeps its tokens in shared memory and walks over tiles of 64 rows of the weights, which four warps load. Two
+// warpgroups take the tiles in turn: while one ranks what it has, the other multiplies
+template <int Tokens>
 __global__ void __launch_bounds__(threads, 1)
     ranked_head_kernel(const __grid_constant__ ranked_head_params p) {
 #if STEPGRAPH_HAS_WGMMA
   extern __shared__ std::byte dynamic[];
-  __shared__ std::uint64_t full[most_stages], empty[most_stages], tokens_there[most_chunks];
+  __shared__ std::uint64_t full[most_stages], empty[most_stages], tokens_there[most_chunks], turn[2], done;
+  __shared__ std::uint64_t of_warp[4][Tokens];
   const ranked_head& head = p.head;
   const int chunks = head.columns / chunk, tiles = (head.rows + tile_rows - 1) / tile_rows;
-  const int lines = half_tokens * p.halves, first_token = static_cast<int>(blockIdx.x) % p.groups * lines;
+  const int first_token = static_cast<int>(blockIdx.x) % p.groups * p.each;
+  const int end_token = min(first_token + p.each, head.tokens);
   const int first_tile = blockIdx.x / p.groups, step = gridDim.x / p.groups;
   const std::uint32_t x = (shared_address(dynamic) + alignment - 1) & ~(alignment - 1);
-  const std::uint32_t ring = x + chunks * lines * 128;
+  const std::uint32_t ring = x + chunks * Tokens * 128;
   allow_successor();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < p.stages; ++stage) {
       init_barrier(shared_address(&full[stage]), loading);
-      init_barrier(shared_address(&empty[stage]), p.halves);
+      init_barrier(shared_address(&empty[stage]), 1);
     }
-    for (int c = 0; c < chunks; ++c) init_barrier(shared_address(&tokens_there[c]), loading);
+    for (int c = 0; c < chunks; ++c) init_barrier(shared_address(&tokens_there[c]), 2 * multiplying);
+    for (std::uint64_t& each : turn) init_barrier(shared_address(&each), 1);
+    init_barrier(shared_address(&done), multiplying);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
 
   if (threadIdx.x < loading) {
+    give_registers<40>();
+    // the weights are nobody's output: they are fetched before the predecessor ends
     const int piece = threadIdx.x % 8, first_line = threadIdx.x / 8;
-    const auto load_tokens = [&] {
-      wait_for_predecessor();
-      const bf16* from[2 * half_tokens / 16];
-#pragma unroll
-      for (int i = 0; i < 2 * half_tokens / 16; ++i) {
-        const int token = first_token + first_line + 16 * i;
-        from[i] = nullptr;
-        if (first_line + 16 * i < lines && token < head.tokens)
-          from[i] =
-              head.x + std::int64_t{head.source ? head.source[token] : token} * head.columns + piece * 8;
-      }
-      for (int c = 0; c < chunks; ++c) {
-#pragma unroll
-        for (int i = 0; i < 2 * half_tokens / 16; ++i)
-          if (first_line + 16 * i < lines)
-            copy_async(x + c * lines * 128 + place(first_line + 16 * i, piece),
-                       from[i] ? from[i] + c * chunk : head.x, from[i] != nullptr);
-        arrive_after_copies(shared_address(&tokens_there[c]));
-      }
-    };
     ring_stage stage;
-    int loaded = 0;
     for (int tile = first_tile; tile < tiles; tile += step) {
       const bf16* const from =
           head.weight + (std::int64_t{tile} * tile_rows + first_line) * head.columns + piece * 8;
       const int live = head.rows - tile * tile_rows - first_line;
-      for (int c = 0; c < chunks; ++c, ++loaded) {
-        // as much as there is room for is fetched before the predecessor ends
-        if (loaded == p.stages) load_tokens();
+      for (int c = 0; c < chunks; ++c) {
         wait_barrier(shared_address(&empty[stage.number]), stage.parity ^ 1);
         const std::uint32_t to = ring + stage.number * chunk_bytes;
 #pragma unroll
@@ -133,87 +96,147 @@ __global__ void __launch_bounds__(threads, 1)
         stage.advance(p.stages);
       }
     }
-    if (loaded <= p.stages) load_tokens();
     // note: what is under way must not outlive the block's barriers
     wait_copies<0>();
     return;
   }
 
-  const int half = (static_cast<int>(threadIdx.x) - loading) / 128, lane = threadIdx.x % 32;
-  if (half >= p.halves) return;
-  const int token = first_token + half * half_tokens + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
-  const shared_matrix tokens(x + half * half_tokens * 128, 16);
-  const int own_row = lane % 4 * 2;
-  ring_stage stage;
-  wait_for_predecessor();  // the numbers to raise are the predecessors'
-  for (int tile = first_tile; tile < tiles; tile += step) {
-    // what all blocks have found so far: a tile seldom has more
-    std::uint64_t known[2] = {~std::uint64_t{0}, ~std::uint64_t{0}};
+  take_registers<232>();
+  const int thread = static_cast<int>(threadIdx.x) - loading, group = thread / multiplying;
+  wait_for_predecessor();
+  {
+    constexpr int lines_at_once = 2 * multiplying / 8, rounds = (Tokens + lines_at_once - 1) / lines_at_once;
+    const int piece = thread % 8, first_line = thread / 8;
+    const bf16* from[rounds];
 #pragma unroll
-    for (int line = 0; line < 2; ++line)
-      if (head.ranked && token + 8 * line < head.tokens) known[line] = __ldcg(head.ranked + token + 8 * line);
-    float sums[tile_rows / 8][4] = {};
+    for (int i = 0; i < rounds; ++i) {
+      const int token = first_token + first_line + lines_at_once * i;
+      from[i] = nullptr;
+      if (token < end_token)
+        from[i] = head.x + std::int64_t{head.source ? head.source[token] : token} * head.columns + piece * 8;
+    }
+    for (int c = 0; c < chunks; ++c) {
+#pragma unroll
+      for (int i = 0; i < rounds; ++i)
+        if (first_line + lines_at_once * i < Tokens)
+          copy_async(x + c * Tokens * 128 + place(first_line + lines_at_once * i, piece),
+                     from[i] ? from[i] + c * chunk : head.x, from[i] != nullptr);
+      arrive_after_copies(shared_address(&tokens_there[c]));
+    }
+  }
+
+  const int own_row = thread / 32 % 4 * 16 + thread % 32 / 4;
+  largest_logit known[Tokens / 8][2];
+#pragma unroll
+  for (auto& tokens : known)
+#pragma unroll
+    for (largest_logit& each : tokens) each = {-INFINITY, (first_tile + group * step) * tile_rows + own_row};
+  const shared_matrix tokens(x, 16);
+  ring_stage stage;
+  if (group == 1) stage.advance(p.stages, chunks);
+  bool waits = group == 1;  // for the other's products
+  std::uint32_t turns = 0;
+  int tile = first_tile + group * step;
+  const bool has_any = tile < tiles;
+  for (bool is_first = true; tile < tiles; tile += 2 * step, is_first = false) {
+    // note: so a ring's phase is never waited for before the one before it is over
+    if (waits) {
+      wait_barrier(shared_address(&turn[group]), turns);
+      turns ^= 1;
+    }
+    waits = true;
+    float sums[Tokens / 8][4];
     int before = -1;
     for (int c = 0; c < chunks; ++c) {
-      if (tile == first_tile) wait_barrier(shared_address(&tokens_there[c]), 0);
+      if (is_first) wait_barrier(shared_address(&tokens_there[c]), 0);
       wait_barrier(shared_address(&full[stage.number]), stage.parity);
       fence_for_products();
       const shared_matrix weights(ring + stage.number * chunk_bytes, 16);
       begin_products();
 #pragma unroll
       for (int k = 0; k < chunk / 16; ++k)
-        warpgroup_product<bf16, tile_rows>::both_shared(sums, tokens.from(c * lines * 128 + k * 32),
-                                                        weights.from(k * 32), c > 0 || k > 0);
+        warpgroup_product<bf16, Tokens>::both_shared(sums, weights.from(k * 32),
+                                                     tokens.from(c * Tokens * 128 + k * 32), c > 0 || k > 0);
       commit_products();
-      wait_products<1>();
-      if (before >= 0 && threadIdx.x % 128 == 0) arrive(shared_address(&empty[before]));
+      if (before >= 0) {
+        wait_products<1>();
+        if (thread % multiplying == 0) arrive(shared_address(&empty[before]));
+      }
       before = stage.number;
       stage.advance(p.stages);
     }
+    if (tile + step < tiles && thread % multiplying == 0) arrive(shared_address(&turn[group ^ 1]));
     wait_products<0>();
     pin(sums);
-    if (threadIdx.x % 128 == 0) arrive(shared_address(&empty[before]));
+    if (thread % multiplying == 0) arrive(shared_address(&empty[before]));
+    stage.advance(p.stages, chunks);
     if (!head.ranked) continue;
-    const int first = tile * tile_rows + own_row;
-    if (tile == tiles - 1)
 #pragma unroll
-      for (int j = 0; j < tile_rows / 8; ++j)
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile * tile_rows + own_row + 8 * half;
+      if (row >= head.rows) continue;
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-          if (first + 8 * j + k % 2 >= head.rows) sums[j][k] = -INFINITY;
+      for (int j = 0; j < Tokens / 8; ++j)
 #pragma unroll
-    for (int line = 0; line < 2; ++line) {
-      if (!__any_sync(~0u, ranked_logit(largest_of(sums, line), first) > known[line])) continue;
-      std::uint64_t best = 0;
-#pragma unroll
-      for (int j = 0; j < tile_rows / 8; ++j)
-#pragma unroll
-        for (int k = 0; k < 2; ++k)
-          if (const int id = first + 8 * j + k; id < head.rows)
-            best = max(best, ranked_logit(sums[j][2 * line + k], id));
-      best = max(best, __shfl_xor_sync(~0u, best, 1));
-      best = max(best, __shfl_xor_sync(~0u, best, 2));
-      if (lane % 4 == 0 && best > known[line])
-        atomicMax(reinterpret_cast<unsigned long long*>(head.ranked + token + 8 * line),
-                  static_cast<unsigned long long>(best));
+        for (int k = 0; k < 2; ++k) known[j][k].raise(sums[j][2 * half + k], row);
     }
   }
+  if (head.ranked && has_any) {
+    // the last to end waits until the other has left `of_warp`
+    const bool last = tile - step >= tiles;
+    if (last && first_tile + step < tiles) wait_barrier(shared_address(&done), 0);
+    raise_all<Tokens>({head.ranked, head.line, head.rows}, known, of_warp, first_token, end_token, 1 + group);
+    if (!last) arrive(shared_address(&done));
+  }
+  wait_copies<0>();
 #endif
 }
 
-ranked_head_params params_of(const ranked_head& head) {
-  const int halves = head.tokens > half_tokens ? 2 : 1, lines = half_tokens * halves;
-  constexpr int room = 227 * 1024 - alignment - 512;
-  return {head, halves, (head.tokens + lines - 1) / lines,
-          std::min((room - head.columns / chunk * lines * 128) / chunk_bytes, most_stages)};
+template <int Tokens>
+constexpr auto kernel_of = &ranked_head_kernel<Tokens>;
+
+/// How a block's shared memory is spent on `width` tokens; fewer stages than `least_stages`: it is not enough.
+int stages_for(int width, int columns) {
+  const int room = 227 * 1024 - alignment - 1024 - 4 * 8 * width;
+  return std::min((room - columns / chunk * width * 128) / chunk_bytes, most_stages);
+}
+
+struct head_plan {
+  ranked_head_params params;
+  int width;
+};
+
+head_plan plan_of(const ranked_head& head) {
+  int most = 0;
+  for (const int width : widths)
+    if (stages_for(width, head.columns) >= least_stages) most = width;
+  head_plan made{.params = {.head = head, .groups = 0, .each = 0, .stages = 0}, .width = most};
+  if (most == 0 || head.tokens <= 0) return made;
+  made.params.groups = (head.tokens + most - 1) / most;
+  made.params.each = (head.tokens + made.params.groups - 1) / made.params.groups;
+  made.width = *std::find_if(std::begin(widths), std::end(widths),
+                             [&](int width) { return width >= made.params.each; });
+  made.params.stages = stages_for(made.width, head.columns);
+  return made;
+}
+
+template <int Tokens>
+void launch_head(stream_ref at, const ranked_head_params& p) {
+  const int bytes = alignment + p.head.columns / chunk * Tokens * 128 + p.stages * chunk_bytes;
+  STEPGRAPH_CUDA_TRY(
+      cudaFuncSetAttribute(kernel_of<Tokens>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  launch<ranked_head_params>(at, "ranked_head", kernel_of<Tokens>,
+                             dim3(at.where().multiprocessors() / p.groups * p.groups), dim3(threads), p,
+                             bytes);
 }
 
 }  // namespace
 
 bool serves(device where, int columns, int tokens) {
-  const ranked_head_params p = params_of({.columns = columns, .tokens = tokens});
-  return tokens > 0 && columns % chunk == 0 && columns / chunk <= most_chunks && p.stages >= least_stages &&
-         p.groups <= where.multiprocessors() && split_device::of(where).warpgroups;
+  if (tokens <= 0 || columns <= 0 || columns % chunk != 0 || columns / chunk > most_chunks) return false;
+  const head_plan plan = plan_of({.columns = columns, .tokens = tokens});
+  return plan.width > 0 && plan.params.groups <= where.multiprocessors() &&
+         split_device::of(where).warpgroups;
 }
 
 void multiply(stream_ref at, const ranked_head& head) {
@@ -221,13 +244,17 @@ void multiply(stream_ref at, const ranked_head& head) {
                     "ranked_head: ", head.tokens, " tokens of ", head.columns, " columns and ", head.rows,
                     " rows are not served on this device");
   STEPGRAPH_EXPECTS(head.weight && head.x, "ranked_head: a pointer is null");
-  const int multiprocessors = at.where().multiprocessors();
-  const ranked_head_params p = params_of(head);
-  const int bytes = alignment + head.columns / chunk * half_tokens * p.halves * 128 + p.stages * chunk_bytes;
-  STEPGRAPH_CUDA_TRY(
-      cudaFuncSetAttribute(ranked_head_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch<ranked_head_params>(at, "ranked_head", ranked_head_kernel,
-                             dim3(multiprocessors / p.groups * p.groups), dim3(threads), p, bytes);
+  const head_plan plan = plan_of(head);
+  switch (plan.width) {
+    case 8:
+      return launch_head<8>(at, plan.params);
+    case 32:
+      return launch_head<32>(at, plan.params);
+    case 64:
+      return launch_head<64>(at, plan.params);
+    default:
+      return launch_head<160>(at, plan.params);
+  }
 }
 
 }  // namespace stepgraph::llama

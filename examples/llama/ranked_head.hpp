@@ -17,8 +17,9 @@ struct ranked_head {
   const bf16* x = nullptr;       // [*, columns], 16-byte aligned
   int tokens = 0;
   const std::int32_t* source = nullptr;  // [tokens] line of x of each token, or null: the token itself
-  /// out [tokens]: raised to the largest `ranked_logit`. Null: the product alone, for benchmarks.
+  /// out: a token's number, raised to the largest `ranked_logit`. Null: the product alone, for benchmarks.
   std::uint64_t* ranked = nullptr;
+  const std::int32_t* line = nullptr;  // [tokens] number of each token, or null: the token's own
 };
 
 /// Whether the device and the shape are such as `multiply` takes: the tokens' columns lie in shared memory.

@@ -6,7 +6,7 @@
 #include "graphs/guard_off.hpp"
 #include "kernels/attention/paged_attention_host.hpp"
 #include "kernels/attention/split_attention.hpp"
-#include "kernels/check_pointers.hpp"
+#include "kernels/check_aligned.hpp"
 
 namespace stepgraph {
 
@@ -19,6 +19,14 @@ void paged_attention(stream_ref at, const paged_attention_params& p) {
                               {"page_table", p.page_table},
                               {"row_of", p.row_of},
                               {"causal_length", p.causal_length}});
+  detail::check_aligned(op, 16,
+                        {{"query", p.query},
+                         {"output", p.output},
+                         {"cache.keys", p.cache.keys},
+                         {"cache.values", p.cache.values},
+                         {"step_kv.keys", p.step_kv.keys},
+                         {"step_kv.values", p.step_kv.values},
+                         {"workspace", p.workspace}});
   STEPGRAPH_EXPECTS(p.tokens > 0 && p.rows > 0, op, ": tokens and rows must be positive, got ", p.tokens,
                     " and ", p.rows);
   STEPGRAPH_EXPECTS(p.head_size == 64 || p.head_size == 128, op, ": head_size ", p.head_size,

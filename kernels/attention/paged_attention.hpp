@@ -12,8 +12,8 @@ namespace stepgraph {
 
 /// One layer of a paged KV cache, NHD: page, token in page, head, element. Strides in elements, 64-bit.
 struct kv_pages_view {
-  const void* keys = nullptr;  // 16-byte aligned; page 0 is mapped memory
-  const void* values = nullptr;
+  const void* keys = nullptr;    // 16-byte aligned; page 0 is mapped memory
+  const void* values = nullptr;  // the same
   std::int64_t page_stride = 0;
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
@@ -23,8 +23,8 @@ struct kv_pages_view {
 /// Keys and values of a step's own tokens, packed as its queries are: [tokens, kv_heads, head_size]. Strides in
 /// elements.
 struct step_kv_view {
-  const void* keys = nullptr;  // 16-byte aligned
-  const void* values = nullptr;
+  const void* keys = nullptr;    // 16-byte aligned
+  const void* values = nullptr;  // the same
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
 };

@@ -24,10 +24,7 @@ struct take_argmax_op {
         continue;
       }
       const std::int32_t token = token_of_ranked(ranked);
-      if (token < 0)
-        p.faults.report(op_id::greedy_sample, row,
-                        token == -2 ? row_status::no_allowed_token : row_status::nan_logits,
-                        token == -2 ? -1 : id_of_ranked(ranked));
+      if (token < 0) report_unranked(p.faults, row, ranked);
       p.out.store(p.next_token, row, token);
     }
   }

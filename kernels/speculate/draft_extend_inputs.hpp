@@ -34,7 +34,8 @@ struct draft_extend_inputs_params {
   std::int32_t* out_line = nullptr;  // out [rows] or null: the row's request; inputs.source.requests for none
   std::int32_t* cache_seqlens = nullptr;  // out [rows] or null: len
   std::int32_t* cu_seqlens_k = nullptr;   // out [rows + 1] or null: cumsum0(len)
-  ranked_lines ranked{};                  // out: cleared for the step's output head, or null
+  std::uint64_t* ranked =
+      nullptr;  // out: numbers at out_line (or by row) cleared for the output head, or null
   /// lengths.delta_by_row and query_counts must be the output above; seq_lens + delta are tokens before the
   /// round.
   token_inputs_params inputs{};

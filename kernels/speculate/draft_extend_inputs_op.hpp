@@ -18,13 +18,14 @@ struct draft_extend_inputs_op {
   STEPGRAPH_HD void vectors(Team& team) const {
     const int live = live_count(p.verify.live_rows, rows());
     const bool plain = p.plain.accepts && *p.plain.accepts == 0;
-    p.ranked.clear(team);
     for (int row = team.rank(); row < rows(); row += team.size()) {
       const std::int32_t count = row < live ? count_of(row, plain) : 0;
       p.query_counts[row] = count;
-      if (p.out_line)
-        p.out_line[row] =
-            count > 0 ? static_cast<std::int32_t>(p.inputs.requests[row]) : p.inputs.source.requests;
+      const std::int32_t line = !p.out_line ? row
+                                : count > 0 ? static_cast<std::int32_t>(p.inputs.requests[row])
+                                            : p.inputs.source.requests;
+      if (p.out_line) p.out_line[row] = line;
+      if (p.ranked) p.ranked[line] = 0;
     }
     // note: a thread's rows are its own, so the counts may be read; the scans make them readable to all
     if (p.cache_seqlens)

@@ -54,11 +54,8 @@ struct greedy_accept_op {
   }
 
  private:
-  // note: both are read before one is chosen, so that one latency covers them
   STEPGRAPH_HD std::int32_t argmax(int token) const {
-    const std::int32_t by_body = p.argmax[token];
-    const std::uint64_t by_head = p.ranked ? p.ranked[token] : 0;
-    return by_head != 0 ? token_of_ranked(by_head) : by_body;
+    return chosen_tokens{.ids = p.argmax, .ranked = p.ranked}[token];
   }
 };
 

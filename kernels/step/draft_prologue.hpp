@@ -12,9 +12,10 @@ namespace stepgraph {
 /// has ended, has no first draft, or whose pages do not hold all steps sits them out: its length says so, and
 /// `draft_steps_metadata` then gives it no place to read or write. One block.
 struct draft_prologue_params {
-  step_rows_params rows{};       // its query_counts are those of the verify step
-  std::int32_t steps = 0;        // draft decodes
-  std::int64_t max_context = 0;  // tokens
+  step_rows_params rows{};                   // its query_counts are those of the verify step
+  std::int32_t steps = 0;                    // draft decodes
+  const std::int32_t* target_ids = nullptr;  // token of each id that the draft's head ranks, or null
+  std::int64_t max_context = 0;              // tokens
 
   std::int32_t* seq_lens = nullptr;      // out [rows] tokens in the draft's cache; -steps: sits out
   std::int32_t* query_counts = nullptr;  // out [rows] 1, 0 for dead rows

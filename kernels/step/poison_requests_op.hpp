@@ -20,7 +20,7 @@ struct poison_requests_op {
     const bool is_request = line < state.requests;
     const std::int32_t pages = is_request ? p.live_pages[line] : 0;
     // note: read by all before any of them writes it
-    const bool drafts = pages > 0 && state.first_draft && state.first_draft[line] >= 0;
+    const bool drafts = pages > 0 && state.first_draft && state.first_drafts(nullptr)[line] >= 0;
     team.sync();
     if (is_request && state.pages)
       fill(team, state.pages + line * state.page_stride, pages, state.page_stride);
@@ -32,6 +32,7 @@ struct poison_requests_op {
         fill(team, reinterpret_cast<std::int32_t*>(state.sampling + line), 0, sizeof(sampling_settings) / 4);
     }
     if (pages == 0 && state.first_draft) fill(team, state.first_draft + line, 0, 1);
+    if (pages == 0 && state.first_ranked) fill(team, state.first_ranked + line, 0, 2);
     if (drafts) return;
     if (p.hidden) fill(team, p.hidden + line * p.hidden_size, 0, p.hidden_size);
     if (p.probabilities) fill(team, p.probabilities + line * p.vocab_size, 0, p.vocab_size);

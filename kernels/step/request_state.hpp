@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/sample/ranked_logit.hpp"
 #include "kernels/sample/sampling_settings.hpp"
 
 namespace stepgraph {
@@ -49,9 +50,18 @@ struct request_state {
   std::int32_t* budget = nullptr;          // [requests] or null: tokens it may still emit
   sampling_settings* sampling = nullptr;   // [requests] or null
   std::int32_t* first_draft = nullptr;     // [requests + 1] or null: d1 of the next round, negative for none
+  std::uint64_t* first_ranked =
+      nullptr;  // [requests + 1] or null: the same as the draft's head ranked it, or 0
 
   STEPGRAPH_HD bool has(std::int64_t request) const { return request >= 0 && request < requests; }
   STEPGRAPH_HD bool ended(std::int32_t request) const { return finished && finished[request] != 0; }
+  STEPGRAPH_HD chosen_tokens first_drafts(const std::int32_t* target_ids) const {
+    return {first_draft, first_ranked, target_ids};
+  }
+  STEPGRAPH_HD void forget_first_draft(std::int32_t request) const {
+    if (first_draft) first_draft[request] = -1;
+    if (first_ranked) first_ranked[request] = 0;
+  }
 };
 
 }  // namespace stepgraph

@@ -30,8 +30,9 @@ struct step_epilogue_params {
   const std::int32_t* query_counts = nullptr;   // [rows], E
   const std::int32_t* cache_seqlens = nullptr;  // [rows], lengths of this step, its tokens included
   const std::int32_t* next_token = nullptr;     // [rows], emitted last, negative for none
-  const std::int32_t* row_status = nullptr;     // [rows]
-  bool accepts = false;                         // a verify step: `accept.result` says what is kept
+  const std::uint64_t* ranked = nullptr;     // [rows] or null: of no verify step, stands for it where not 0
+  const std::int32_t* row_status = nullptr;  // [rows]
+  bool accepts = false;                      // a verify step: `accept.result` says what is kept
   /// Of a verify step. Without argmax the body has accepted already.
   greedy_accept_params accept{};
   /// `finished` null: nobody ends requests here. Its vectors are those of this step.

@@ -42,13 +42,22 @@ struct step_epilogue_op {
     const std::int32_t request = p.requests[row];
     p.state.seq_lens[request] = length;
     p.state.last_token[request] = token;  // negative too: an older token must not be fed again
-    if (p.state.first_draft) p.state.first_draft[request] = -1;  // it was for the place just decided
+    p.state.forget_first_draft(request);  // it was for the place just decided
+  }
+
+  /// What the body chose; where its head has ranked, nobody has reported yet what is no token.
+  STEPGRAPH_HD std::int32_t chosen_token(int row) const {
+    const std::int32_t token = chosen_tokens{.ids = p.next_token, .ranked = p.ranked}[row];
+    if (token < 0 && p.ranked && p.ranked[row] != 0 && p.query_counts[row] > 0)
+      report_unranked(p.accept.faults, row, p.ranked[row]);
+    return token;
   }
 
   /// A row that emits one token at most, and keeps all that it stored.
   STEPGRAPH_HD row_result sampled(int row) const {
     const std::int32_t length = p.cache_seqlens[row], following = p.following[row];
-    std::int32_t token = ran(row) && following < 0 ? p.next_token[row] : -1;
+    const std::int32_t chosen = chosen_token(row);
+    std::int32_t token = ran(row) && following < 0 ? chosen : -1;
     finish_reason reason = finish_reason::running;
     if (p.finish.finished) reason = finish_rows_op{p.finish}.finish_one(row, length, token);
     if (ran(row)) advance(row, length, following >= 0 ? following : token);

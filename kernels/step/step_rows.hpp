@@ -60,7 +60,7 @@ STEPGRAPH_HD void join(const step_rows_params& p, std::int32_t request, std::int
   if (p.state.finished) p.state.finished[request] = 0;
   if (p.state.budget) p.state.budget[request] = joins[number].budget;
   if (p.state.sampling) p.state.sampling[request] = joins[number].sampling;
-  if (p.state.first_draft) p.state.first_draft[request] = -1;
+  p.state.forget_first_draft(request);
 }
 
 // note: what the row and its request have is read before anything is written, so that two latencies cover it

@@ -10,9 +10,11 @@ namespace stepgraph {
 
 /// What the draft's own steps left for the rows of a verify step.
 struct device_drafts {
-  std::int32_t max_steps = 0;              // lines of `chain`
-  const std::int32_t* chain = nullptr;     // [max_steps, rows] d2, d3, ...; negative for none. Null: no draft
-  const std::int32_t* seq_lens = nullptr;  // [rows] negative for a row that sat the draft decodes out
+  std::int32_t max_steps = 0;             // lines of `chain`
+  const std::int32_t* chain = nullptr;    // [max_steps, rows] d2, d3, ...; negative for none. Null: no draft
+  const std::uint64_t* ranked = nullptr;  // likewise or null: as the draft's head ranked them, or 0
+  const std::int32_t* target_ids = nullptr;  // token of each id that was ranked, or null
+  const std::int32_t* seq_lens = nullptr;    // [rows] negative for a row that sat the draft decodes out
 };
 
 /// The first node of a verify step: gathers the rows and their drafts, staged or the draft model's own, and

@@ -45,6 +45,7 @@ struct verify_prologue_op {
         if (!more || node >= wanted) continue;
         const std::int32_t id = staged[i] >= 0 ? staged[i] : own[i];
         if (id < 0) {  // and so there is none after it
+          report_draft(row, request, node);
           more = false;
           continue;
         }
@@ -62,10 +63,27 @@ struct verify_prologue_op {
   /// The draft model's draft for `node`, or -1.
   STEPGRAPH_HD std::int32_t drafted(int row, std::int32_t request, int node) const {
     if (!p.drafts.chain || !p.rows.state.first_draft) return -1;
-    if (node == 1) return p.rows.state.first_draft[request];
+    if (node == 1) return p.rows.state.first_drafts(p.drafts.target_ids)[request];
+    if (!was_drafted(row, node)) return -1;
+    return chosen_tokens{p.drafts.chain, p.drafts.ranked, p.drafts.target_ids}[entry(row, node)];
+  }
+  STEPGRAPH_HD bool was_drafted(int row, int node) const {
     const std::int32_t steps = p.rows.header->draft_steps;
-    if (node - 1 > steps || node - 1 > p.drafts.max_steps || p.drafts.seq_lens[row] < 0) return -1;
-    return p.drafts.chain[(node - 2) * std::int64_t{p.rows.rows} + row];
+    return node - 1 <= steps && node - 1 <= p.drafts.max_steps && p.drafts.seq_lens[row] >= 0;
+  }
+  STEPGRAPH_HD std::int64_t entry(int row, int node) const {
+    return (node - 2) * std::int64_t{p.rows.rows} + row;
+  }
+
+  /// A draft that is none because of what its head ranked: a bad draft ends no row.
+  STEPGRAPH_HD void report_draft(int row, std::int32_t request, int node) const {
+    const std::uint64_t* const ranked = node == 1 ? p.rows.state.first_ranked : p.drafts.ranked;
+    if (!p.drafts.chain || !ranked || (node > 1 && !was_drafted(row, node))) return;
+    const std::uint64_t number = ranked[node == 1 ? request : entry(row, node)];
+    if (number == 0) return;
+    fault_sink faults = p.rows.faults;
+    faults.row_status = nullptr;
+    report_unranked(faults, row, number);
   }
 };
 

@@ -118,6 +118,7 @@ class draft_steps {
                             .accepted = {},
                             .out_line = on_out_line.data(),
                             .feed_token = nullptr,
+                            .ranked_feed = {},
                             .hidden = target_ ? hidden_out.data() : nullptr,
                             .hidden_in = hidden_in.data(),
                             .hidden_row = on_hidden_row.data(),

@@ -20,6 +20,7 @@ from case_total import run_and_exit  # noqa: E402
 
 DRIVER = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("STEPGRAPH_DRIVER", "")
 MODEL = os.environ.get("STEPGRAPH_MODEL")
+DRAFT = Path(__file__).resolve().parents[2] / "examples/train_draft/smollm2_draft.safetensors"
 PROMPT = "What is the capital of France?"
 SECONDS = 120
 
@@ -170,7 +171,8 @@ class Answers(DriverTest):
         replayed, eager = (drive("--model", MODEL, "--max-tokens", 8, *mode, PROMPT) for mode in ([], ["--eager"]))
         self.assertEqual(eager.returncode, 0, eager.stderr)
         self.assertEqual(eager.stdout, replayed.stdout)
-        self.assertIn("no replays", eager.stderr)
+        for word in ("no replays", "decode", "extend", "us x"):
+            self.assertIn(word, eager.stderr)
 
     def test_several_prompts_in_one_batch(self):
         alone = drive("--model", MODEL, "--max-tokens", 8, PROMPT)
@@ -189,6 +191,27 @@ class Answers(DriverTest):
                 self.assertEqual(run.returncode, 0, run.stderr)
                 self.assertEqual(run.stdout, plain.stdout)
                 self.assertIn("and the same text", run.stderr)
+
+    def test_the_trained_draft_and_each_rung_of_the_debug_ladder_leave_the_text_as_it_is(self):
+        asked = ("--model", MODEL, "--context", 512, "--max-tokens", 10, PROMPT)
+        plain = drive(*asked)
+        graph = self.folder / "step.dot"
+        for rung in (("--adaptive",), ("--poison", "--one-bucket"),
+                     ("--no-programmatic", "--wait", "--dot", graph, "--dot-step", "target_verify")):
+            with self.subTest(rung=rung):
+                run = drive("--draft", DRAFT, *rung, *asked)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertEqual(run.stdout, plain.stdout)
+                for word in ("drafts kept a round:", "rounds by drafts asked for:", "target_verify", "draft_extend",
+                             "and the same text"):
+                    self.assertIn(word, run.stderr)
+                self.assertNotIn("fault", run.stderr)
+                self.assertNotIn("past the end", run.stderr)
+        self.assertIn("digraph", graph.read_text())
+
+    def test_a_graph_that_the_run_does_not_have(self):
+        self.assert_refused(drive("--model", MODEL, "--dot", self.folder / "step.dot", "--dot-step", "target_verify", PROMPT),
+                            "--dot-step target_verify", "--lookup")
 
     def test_the_same_seed_says_the_same(self):
         asked = ("--model", MODEL, "--max-tokens", 12, "--temperature", 0.9, "--top-p", 0.95, "Tell me a story.")

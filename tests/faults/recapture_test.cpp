@@ -26,7 +26,8 @@ class lasting_copy {
       part made{
           .name = each.name, .from = memory.at(each), .stride = each.bytes, .begin = 0, .end = each.bytes};
       // drafts made for the next round are dropped, and the poison's own lists are made anew
-      if (each.name == "request_first_draft" || each.name == "live_pages" || each.name == "page_live_tokens")
+      if (each.name == "request_first_draft" || each.name == "request_first_ranked" ||
+          each.name == "live_pages" || each.name == "page_live_tokens")
         continue;
       // the last line is the dead rows'; so is the first page of each plane, keys and values of each layer
       if (each.name == "draft_first_hidden")

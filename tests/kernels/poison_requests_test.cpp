@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "graphs/error.hpp"
+#include "kernels/sample/ranked_logit.hpp"
 #include "tests/device_vector.hpp"
 #include "tests/reference/random_batch.hpp"
 #include "tests/test_device.hpp"
@@ -35,8 +36,13 @@ TEST_CASE("poison_requests fills the lines that nobody has and the others' tails
           settings = made(std::size_t(requests + 1) * setting_words), first = made(requests + 1),
           hidden = made(std::size_t(requests + 1) * hidden_size), q = made(std::size_t(requests + 1) * vocab);
     for (words& each : numbers) each = made(requests);
-    for (int r = 0; r < requests; ++r)
+    // a draft is due where there is a plain token, or a number that stands for one
+    std::vector<std::uint64_t> ranked(requests + 3, 0);
+    for (int r = 0; r < requests; ++r) {
       if (random.one_in(2)) first[1 + r] = -1;
+      if (random.one_in(3)) ranked[1 + r] = ranked_logit(1.5f, static_cast<int>(random.below(9)));
+    }
+    const device_vector<std::uint64_t> d_ranked(at, ranked);
     const device_vector<std::int32_t> d_live(at, live), d_pages(at, pages), d_first(at, first),
         d_hidden(at, hidden), d_q(at, q), d_settings(at, settings),
         d_numbers[vectors]{
@@ -44,7 +50,7 @@ TEST_CASE("poison_requests fills the lines that nobody has and the others' tails
 
     for (int r = 0; r <= requests; ++r) {
       const bool taken = r < requests && live[r] > 0;
-      const bool drafted = taken && drafts && first[1 + r] >= 0;
+      const bool drafted = taken && drafts && (first[1 + r] >= 0 || ranked[1 + r] != 0);
       if (r < requests)
         for (int c = live[r]; c < stride; ++c) pages[1 + r * stride + c] = wild;
       if (r < requests && !taken) {
@@ -53,7 +59,10 @@ TEST_CASE("poison_requests fills the lines that nobody has and the others' tails
         if (all) std::fill_n(settings.begin() + (r + 1) * setting_words, setting_words, wild);
       }
       if (!drafts) continue;
-      if (!taken) first[1 + r] = wild;
+      if (!taken) {
+        first[1 + r] = wild;
+        ranked[1 + r] = 0x7f7f7f7f7f7f7f7f;
+      }
       if (drafted) continue;
       std::fill_n(hidden.begin() + 1 + r * hidden_size, hidden_size, wild);
       if (all) std::fill_n(q.begin() + 1 + r * vocab, vocab, wild);
@@ -74,7 +83,8 @@ TEST_CASE("poison_requests fills the lines that nobody has and the others' tails
                    .budget = all ? d_numbers[4].data() + 1 : nullptr,
                    .sampling = all ? reinterpret_cast<sampling_settings*>(d_settings.data() + setting_words)
                                    : nullptr,
-                   .first_draft = drafts ? d_first.data() + 1 : nullptr},
+                   .first_draft = drafts ? d_first.data() + 1 : nullptr,
+                   .first_ranked = drafts ? d_ranked.data() + 1 : nullptr},
          .live_pages = d_live.data(),
          .hidden = drafts ? floats(d_hidden) : nullptr,
          .hidden_size = hidden_size,
@@ -84,6 +94,7 @@ TEST_CASE("poison_requests fills the lines that nobody has and the others' tails
     for (int n = 0; n < vectors; ++n) CHECK(d_numbers[n].get() == numbers[n]);
     CHECK(d_settings.get() == settings);
     CHECK(d_first.get() == first);
+    CHECK(d_ranked.get() == ranked);
     CHECK(d_hidden.get() == hidden);
     CHECK(d_q.get() == q);
   }

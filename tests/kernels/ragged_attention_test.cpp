@@ -386,6 +386,25 @@ TEST_CASE("ragged attention reports pages and lengths that cannot be, and refuse
   params.step_kv.token_stride = 3;
   CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("step_kv strides 3, 0 must be"),
                        invalid_argument);
+  // addresses that vector loads cannot read
+  const auto refused = [&](const char* name, auto change) {
+    params = batch.params();
+    change(params);
+    CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains(name), invalid_argument);
+    CHECK_THROWS_WITH_AS(paged_attention(at, params), doctest::Contains("not 16-byte aligned"),
+                         invalid_argument);
+  };
+  const auto off = [](const void* pointer) {
+    return const_cast<std::byte*>(static_cast<const std::byte*>(pointer)) + 8;
+  };
+  refused("query is at", [&](auto& p) { p.query = off(p.query); });
+  refused("output is at", [&](auto& p) { p.output = off(p.output); });
+  refused("cache.keys is at", [&](auto& p) { p.cache.keys = off(p.cache.keys); });
+  refused("cache.values is at", [&](auto& p) { p.cache.values = off(p.cache.values); });
+  refused("step_kv.values is at", [&](auto& p) {
+    p.step_kv = {.keys = p.query, .values = off(p.query), .token_stride = 8, .head_stride = 8};
+  });
+  refused("workspace is at", [&](auto& p) { p.workspace = off(p.query); });
   params = batch.params();
   if (params.workspace_bytes > 0) {
     params.workspace_bytes -= 1;

@@ -66,6 +66,15 @@ void compare(std::uint64_t seed, int rows, int live, bool chain) {
   result.view.cache_advance = device_advance.data();
   result.view.emit_tokens = device_emitted.data();
   result.view.path = device_path.data();
+  // a row's number is where its line is; those of rows without tokens share one of their own
+  std::vector<std::uint64_t> want_ranked(requests + 2, 77);
+  std::vector<std::int64_t> want_line(rows, requests);
+  for (int row = 0; row < rows; ++row) {
+    if (want_counts[row] > 0) want_line[row] = line[row];
+    want_ranked[want_line[row]] = 0;
+  }
+  const device_vector<std::uint64_t> ranked(at, requests + 2, 77);
+  const device_vector<std::int32_t> out_line(at, rows + 2, poison);
   fault_fixture faults(at, rows);
   draft_extend_inputs(
       at,
@@ -75,6 +84,8 @@ void compare(std::uint64_t seed, int rows, int live, bool chain) {
        .query_counts = counts.data(),
        .token_ids = ids.data(),
        .hidden_row = hidden.data(),
+       .out_line = out_line.data(),
+       .ranked = ranked.data(),
        .inputs = {
            .lengths = {.live_rows = step.view.live_rows,
                        .rows = rows,
@@ -97,6 +108,8 @@ void compare(std::uint64_t seed, int rows, int live, bool chain) {
     return std::vector<std::int64_t>(values.begin(), values.end()) == want;
   };
   CHECK(equal(counts, want_counts));
+  CHECK(equal(out_line, want_line));
+  CHECK(ranked.get() == want_ranked);
   CHECK(equal(cu, want_cu));
   CHECK(equal(ids, want_ids));
   CHECK(equal(hidden, want_hidden));

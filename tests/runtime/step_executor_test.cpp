@@ -281,8 +281,36 @@ TEST_CASE("tickets of another executor, of none, and of steps not launched are r
   CHECK_THROWS_WITH_AS(other.wait(ticket), doctest::Contains("another executor"), invalid_argument);
   CHECK_THROWS_WITH_AS(one.wait({}), doctest::Contains("or of none"), invalid_argument);
   one.wait(ticket);
+  CHECK(one.ready(ticket));
+  CHECK_THROWS_WITH_AS(other.ready(ticket), doctest::Contains("another executor"), invalid_argument);
+  CHECK_THROWS_WITH_AS(one.ready({}), doctest::Contains("or of none"), invalid_argument);
   ticket.sequence += 1;
   CHECK_THROWS_AS(one.ready(ticket), invalid_argument);
+}
+
+TEST_CASE("a step of a shape that there are no buffers for is neither enqueued nor drawn") {
+  step_limits limits = small_limits();
+  step_executor executor(test_device(), limits, layout, {filling(0), filling(0, step_kind::extend)},
+                         {.row_buckets = bucket_policy::exactly({2, limits.max_rows}),
+                          .token_buckets = bucket_policy::exactly({limits.max_step_tokens})});
+  const auto refused = [&](const step_key& key, const char* why) {
+    const activity before = activity_now();
+    CHECK_THROWS_WITH_AS(executor.enqueue_step(key), doctest::Contains(why), invalid_argument);
+    CHECK((activity_now() - before).launches == 0);
+  };
+  const int rows = limits.max_rows, tokens = limits.max_step_tokens;
+  refused({.kind = step_kind::decode, .rows = rows + 1, .tokens = rows + 1}, "are no bucket, the largest is");
+  refused({.kind = step_kind::decode, .rows = 1, .tokens = 1}, "1 rows are no bucket");
+  refused({.kind = step_kind::decode, .rows = 2, .tokens = 3},
+          "3 tokens are no bucket of decode with 2 rows");
+  refused({.kind = step_kind::extend, .rows = 2, .tokens = tokens + 1}, "tokens are no bucket of extend");
+  refused({.kind = step_kind::decode, .rows = 2, .tokens = 2, .steps = 2}, "2 steps of decode are none");
+  refused({.kind = step_kind::target_verify, .rows = 2, .tokens = tokens}, "no step was defined");
+  std::ostringstream out;
+  CHECK_THROWS_WITH_AS(executor.dot(step_kind::extend, 2, tokens + 1, 0, out),
+                       doctest::Contains("tokens are over the largest bucket"), invalid_argument);
+  CHECK_THROWS_AS(executor.dot(step_kind::decode, rows + 1, rows + 1, 0, out), invalid_argument);
+  CHECK(out.str().empty());
 }
 
 TEST_CASE("a step cannot be launched inside a capture") {
