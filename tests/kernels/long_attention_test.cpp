@@ -1,8 +1,9 @@
-// Attention over rows of tens of thousands of cached tokens, with each of its options. In small tests there are none,
-// and on the host none where a chunk sees them: it would take minutes.
+// Attention over rows of tens of thousands of cached tokens, with each of its options. There are none in small tests. The
+// host takes one type and head size, 128K for decode alone and no chunks: the others would take it minutes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/attention/split_attention.hpp"
 #include "tests/kernels/ragged_attention_fixture.hpp"
@@ -15,79 +16,118 @@ namespace {
 template <class T>
 constexpr double tolerance_of = std::is_same_v<T, f16> ? 2e-3 : 1e-2;
 
-/// One set of random contents by the plan that the shape has, and on a GPU by every kernel there is for it. The oracle
-/// looks at four (token, head) pairs of each.
+/// Contents that are made once and attended to with one set of options after another.
 template <class T>
-void compare(ragged_shape s, const std::vector<ragged_row>& rows, int head_size) {
-  CAPTURE(test_seed());
-  CAPTURE(head_size);
-  s.head_size = head_size;
-  s.heads = 2;
-  s.kv_heads = 1;
-  s.rows = static_cast<int>(rows.size());
-  s.tokens = 0;
-  for (const auto& row : rows) {
-    s.longest = std::max(s.longest, row.length);
-    s.tokens += row.tokens;
+class long_rows {
+ public:
+  long_rows(const std::vector<ragged_row>& rows, int head_size)
+      : batch_(at_, shape_of(rows, head_size), test_seed()) {
+    batch_.set(rows);
   }
-  const stream at(test_device());
-  ragged_batch<T> batch(at, s, test_seed());
-  batch.set(rows);
-  paged_attention(at, batch.params());
-  REQUIRE(batch.check(tolerance_of<T>, 4) == "");
-#if STEPGRAPH_CUDA
-  if (test_device().is_host()) return;
-  const auto on = detail::split_device::of(at.where());
-  for (const detail::split_options& options :
-       {detail::split_options{.warpgroups = 0},
-        detail::split_options{.min_tiles = 2, .warps = 8, .warpgroups = 0},
-        detail::split_options{.warpgroups = 1}}) {
-    if (options.warpgroups == 1 && !on.warpgroups) continue;
-    CAPTURE(options.warps);
-    CAPTURE(options.warpgroups);
-    paged_attention_params params = batch.params();
-    const device_vector<std::uint8_t> workspace(at, detail::plan_split(on, params, options).workspace_bytes,
-                                                std::uint8_t{0});
-    params.workspace = workspace.data();
-    params.workspace_bytes = workspace.size();
-    batch.clear_outputs();
-    detail::split_attention_cuda(at, params, options);
-    REQUIRE(batch.check(tolerance_of<T>, 4) == "");
-  }
-#endif
-}
 
-/// Rows around 40,000 tokens in one type and head size, around 128K in the other: together they are all of them.
-void compare_long(const ragged_shape& s, int tokens) {
+  /// By the plan that the shape has, against the oracle, which looks at about `pairs` (token, head) pairs; on a GPU then
+  /// by every kernel there is for it, against that, whole.
+  void compare(const ragged_shape& options, int pairs = 2) {
+    CAPTURE(test_seed());
+    CAPTURE(options.logit_cap);
+    CAPTURE(options.window);
+    CAPTURE(options.sink);
+    CAPTURE(options.tree);
+    batch_.set_options(options);
+    paged_attention(at_, batch_.params());
+    REQUIRE(batch_.check(tolerance_of<T>, pairs) == "");
+#if STEPGRAPH_CUDA
+    if (test_device().is_host()) return;
+    const auto want = batch_.output();
+    const auto lse = batch_.log_sum_exp();
+    const auto on = detail::split_device::of(at_.where());
+    for (const detail::split_options& by :
+         {detail::split_options{.warpgroups = 0},
+          detail::split_options{.min_tiles = 2, .warps = 8, .warpgroups = 0},
+          detail::split_options{.warpgroups = 1}}) {
+      if (by.warpgroups == 1 && !on.warpgroups) continue;
+      CAPTURE(by.warps);
+      CAPTURE(by.warpgroups);
+      paged_attention_params params = batch_.params();
+      const device_vector<std::uint8_t> workspace(at_, detail::plan_split(on, params, by).workspace_bytes,
+                                                  std::uint8_t{0});
+      params.workspace = workspace.data();
+      params.workspace_bytes = workspace.size();
+      batch_.clear_outputs();
+      detail::split_attention_cuda(at_, params, by);
+      const auto got = batch_.output();
+      const auto got_lse = batch_.log_sum_exp();
+      for (std::size_t pair = 0; pair < lse.size(); ++pair) {
+        double difference = 0, norm = 0;
+        for (int d = 0; d < params.head_size; ++d) {
+          const double one = to_float(want[pair * params.head_size + d]);
+          difference += std::pow(to_float(got[pair * params.head_size + d]) - one, 2);
+          norm += one * one;
+        }
+        REQUIRE(std::sqrt(difference) <= 2 * tolerance_of<T> * std::sqrt(norm));
+        REQUIRE((got_lse[pair] == lse[pair] || std::abs(got_lse[pair] - lse[pair]) <= 2e-3));
+      }
+    }
+#endif
+  }
+
+ private:
+  static ragged_shape shape_of(const std::vector<ragged_row>& rows, int head_size) {
+    ragged_shape s{.rows = static_cast<int>(rows.size()),
+                   .tokens = 0,
+                   .heads = 2,
+                   .kv_heads = 1,
+                   .head_size = head_size};
+    for (const auto& row : rows) {
+      s.longest = std::max(s.longest, row.length);
+      s.tokens += row.tokens;
+    }
+    return s;
+  }
+
+  stream at_{test_device()};
+  ragged_batch<T> batch_;
+};
+
+template <class Test>
+void each_type(const Test& test) {
   if (test_small()) return;
-  compare<f16>(s, {{tokens, 40000}, {1, 129}}, 64);
-  compare<bf16>(s, {{1, 65}, {tokens, 40001}}, 128);
-  compare<bf16>(s, {{tokens, 131072}}, 64);
-  compare<f16>(s, {{tokens, 131071}, {2, 3}}, 128);
+  test(bf16{}, 64);
+  if (test_device().is_host()) return;
+  test(f16{}, 128);
 }
 
 }  // namespace
 
-TEST_CASE("attention at 40K and 128K: logit cap") {
-  compare_long({.logit_cap = 3.0f}, 1);
+TEST_CASE("attention at 40K and 128K: decode with logit cap, windows short and long, sink, all at once") {
+  each_type([]<class T>(T, int head_size) {
+    long_rows<T> rows({{1, 131072}, {1, 40000}, {1, 129}}, head_size);
+    rows.compare({.logit_cap = 3.0f});
+    rows.compare({.window = 700}, 6);
+    rows.compare({.window = 50000});  // longer than the second row
+    rows.compare({.sink = true});
+    rows.compare({.logit_cap = 2.0f, .window = 33333, .sink = true});
+  });
 }
-TEST_CASE("attention at 40K and 128K: sliding windows, short, and longer than a row of 40K") {
-  compare_long({.window = 700}, 1);
-  compare_long({.window = 50000}, 2);
+
+TEST_CASE("attention at 40K and 128K: verify of 8 and of trees, with the same options") {
+  each_type([]<class T>(T, int head_size) {
+    const int longest = test_device().is_host() ? 50001 : 131071;
+    long_rows<T> rows({{8, longest}, {16, 40001}, {0, 70}, {2, 3}}, head_size);
+    rows.compare({});
+    rows.compare({.logit_cap = 3.0f, .sink = true});
+    rows.compare({.window = 700}, 6);
+    rows.compare({.tree = true}, 4);
+    rows.compare({.logit_cap = 2.0f, .window = 9, .sink = true, .tree = true}, 4);
+  });
 }
-TEST_CASE("attention at 40K and 128K: attention sink, and all options at once") {
-  compare_long({.sink = true}, 1);
-  compare_long({.logit_cap = 2.0f, .window = 33333, .sink = true}, 3);
-}
-TEST_CASE("attention at 40K and 128K: verify of 8") {
-  compare_long({}, 8);
-}
-TEST_CASE("attention at 40K and 128K: trees") {
-  compare_long({.tree = true}, 16);
-  compare_long({.window = 9, .tree = true}, 5);
-}
-TEST_CASE("attention at 40K and 128K: chunks") {
-  if (test_device().is_host()) return;  // 130 tokens over 128K: a minute
-  compare_long({}, 130);
-  compare_long({.window = 20000, .sink = true}, 70);
+
+TEST_CASE("attention at 40K and 128K: chunks, with the same options") {
+  if (test_device().is_host()) return;
+  each_type([]<class T>(T, int head_size) {
+    long_rows<T> rows({{130, 131072}, {1, 129}, {70, 40000}}, head_size);
+    rows.compare({});
+    rows.compare({.logit_cap = 3.0f});
+    rows.compare({.window = 20000, .sink = true});
+  });
 }

@@ -188,6 +188,15 @@ class ragged_batch {
     clear_outputs();
   }
 
+  /// Other options for the same contents; the table, rows and buffers stay as they are.
+  void set_options(const ragged_shape& other) {
+    s.logit_cap = other.logit_cap;
+    s.window = other.window;
+    s.sink = other.sink;
+    s.tree = other.tree;
+    clear_outputs();
+  }
+
   void clear_outputs() {
     output_.set(std::vector<T>(query_.size(), from_float<T>(nan)));
     lse_.set(std::vector<float>(lse_.size(), nan));
@@ -354,7 +363,7 @@ class ragged_batch {
   }
 
   stream_ref at_;
-  const ragged_shape s;
+  ragged_shape s;
   std::uint64_t seed_;
   reference::random_integers random_;
   std::int64_t page_size_, columns_, pages_, page_stride_;
