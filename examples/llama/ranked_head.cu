@@ -153,9 +153,8 @@ __global__ void __launch_bounds__(threads, 1)
       turns ^= 1;
     }
     waits = true;
-    // few of the last tile's logits are larger than what all blocks know by then
-    const bool is_last = tile + 2 * step >= tiles;
-    const bool few = head.ranked && is_last && !is_first && (tile + 1) * tile_rows <= head.rows;
+    // but for its first, few of a tile's logits are larger than what all blocks know by then
+    const bool few = head.ranked && !is_first && (tile + 1) * tile_rows <= head.rows;
     found_numbers<Tokens> found;
     int before = -1;
     for (int c = 0; c < chunks; ++c) {
@@ -199,7 +198,7 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
         for (int k = 0; k < 2; ++k) known[j][k].raise(sums[j][2 * half + k], row);
     }
-    raises = tile + 4 * step >= tiles;  // what is known of all tiles but the last, or of the last
+    raises = true;
   }
   wait_copies<0>();
 #endif
