@@ -44,22 +44,14 @@ struct chosen_tokens {
   const std::uint64_t* ranked = nullptr;     // or null
   const std::int32_t* target_ids = nullptr;  // token of each id that was ranked, or null: the id itself
 
-  // note: both are read before one is chosen, so that one latency covers them; who wants several tokens reads all
-  // before it asks for the first
-  struct entry {
-    std::int32_t plain;
-    std::uint64_t number;
-    STEPGRAPH_HD std::int32_t id() const { return number != 0 ? token_of_ranked(number) : plain; }
-  };
-  STEPGRAPH_HD entry read(std::int64_t i) const { return {ids[i], ranked ? ranked[i] : 0}; }
-  STEPGRAPH_HD std::int32_t token(const entry& of) const {
-    const std::int32_t id = of.id();
-    if (!target_ids) return id;
-    const bool mapped = of.number != 0 && id >= 0;
-    const std::int32_t token = target_ids[mapped ? id : 0];
-    return mapped ? token : id;
+  // note: both are read before one is chosen, so that one latency covers them
+  STEPGRAPH_HD std::int32_t operator[](std::int64_t i) const {
+    const std::int32_t plain = ids[i];
+    const std::uint64_t number = ranked ? ranked[i] : 0;
+    if (number == 0) return plain;
+    const std::int32_t id = token_of_ranked(number);
+    return id >= 0 && target_ids ? target_ids[id] : id;
   }
-  STEPGRAPH_HD std::int32_t operator[](std::int64_t i) const { return token(read(i)); }
 };
 
 /// What a draft's step is fed where the step before it has ranked its tokens, for a body's own kernel.

@@ -34,7 +34,7 @@ struct verify_prologue_op {
     int node = 1;
     for (bool more = true; more && node < wanted;) {
       std::int32_t staged[together], above[together];
-      chosen_tokens::entry own[together];
+      left_draft own[together];
       STEPGRAPH_UNROLL
       for (int i = 0; i < together; ++i) {
         if (node + i >= wanted) continue;
@@ -45,7 +45,7 @@ struct verify_prologue_op {
       std::int32_t ids[together];
       STEPGRAPH_UNROLL
       for (int i = 0; i < together; ++i)
-        if (node + i < wanted) ids[i] = drafts_of().token(own[i]);
+        if (node + i < wanted) ids[i] = token_of(own[i]);
       STEPGRAPH_UNROLL
       for (int i = 0; i < together; ++i) {
         if (!more || node >= wanted) continue;
@@ -66,7 +66,18 @@ struct verify_prologue_op {
     if (node < wanted) p.rows.query_counts[row] = node;
   }
 
-  STEPGRAPH_HD chosen_tokens drafts_of() const { return p.rows.state.first_drafts(p.drafts.target_ids); }
+  /// What the draft model left for a node: as `chosen_tokens`, but several are read before one is looked at.
+  struct left_draft {
+    std::int32_t plain;
+    std::uint64_t number;
+  };
+  STEPGRAPH_HD std::int32_t token_of(const left_draft& left) const {
+    const std::int32_t id = left.number != 0 ? token_of_ranked(left.number) : left.plain;
+    if (!p.drafts.target_ids) return id;
+    const bool mapped = left.number != 0 && id >= 0;
+    const std::int32_t token = p.drafts.target_ids[mapped ? id : 0];
+    return mapped ? token : id;
+  }
 
   /// The last node that the draft model has a draft for; 0 without one.
   STEPGRAPH_HD int last_drafted(int row) const {
@@ -76,14 +87,14 @@ struct verify_prologue_op {
   }
 
   /// What the draft model left for `node`, up to `last`; beyond it a token of -1. Read without a branch.
-  STEPGRAPH_HD chosen_tokens::entry drafted(int row, std::int32_t request, int node, int last) const {
+  STEPGRAPH_HD left_draft drafted(int row, std::int32_t request, int node, int last) const {
     if (last == 0) return {-1, 0};
     const bool later = node > 1 && node <= last;
     const std::int64_t at = later ? (node - 2) * std::int64_t{p.rows.rows} + row : request;
     const auto* const ids = later ? p.drafts.chain : p.rows.state.first_draft;
     const auto* const ranked = later ? p.drafts.ranked : p.rows.state.first_ranked;
-    const chosen_tokens::entry read = chosen_tokens{.ids = ids, .ranked = ranked}.read(at);
-    return node <= last ? read : chosen_tokens::entry{-1, 0};
+    const left_draft read{ids[at], ranked ? ranked[at] : 0};
+    return node <= last ? read : left_draft{-1, 0};
   }
 
   /// A draft that is none because of what its head ranked: a bad draft ends no row.
