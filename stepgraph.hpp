@@ -29,6 +29,7 @@
 #include "kernels/speculate/draft_extend_inputs.hpp"    // IWYU pragma: export
 #include "kernels/speculate/finish_rows.hpp"            // IWYU pragma: export
 #include "kernels/speculate/greedy_accept.hpp"          // IWYU pragma: export
+#include "kernels/speculate/greedy_logprobs.hpp"        // IWYU pragma: export
 #include "kernels/speculate/rejection_accept.hpp"       // IWYU pragma: export
 #include "kernels/speculate/verify_inputs.hpp"          // IWYU pragma: export
 #include "runtime/choose_tokens.hpp"                    // IWYU pragma: export

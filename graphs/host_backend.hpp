@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -40,6 +41,10 @@ struct host_stream {
     recording = to;
   }
 };
+
+/// For tests alone, false otherwise: `event::query` says of every event of the host that its work is not done, as one of
+/// a device at work would, until something waits.
+inline std::atomic<bool> hold_host_events = false;
 
 struct host_event {
   bool timed = false;

@@ -52,7 +52,10 @@ void stream_ref::wait(const event& mark) const {
 void stream_ref::synchronize() const {
   detail::refuse_in_capture("a synchronisation");
   ++detail::activity_totals().synchronizations;
-  if (!is_host()) detail::cuda::stream_synchronize(native_);
+  if (is_host())
+    detail::hold_host_events = false;
+  else
+    detail::cuda::stream_synchronize(native_);
 }
 
 bool stream_ref::query() const {
@@ -115,13 +118,16 @@ void event::record(stream_ref at) {
 }
 
 bool event::query() const {
-  return where_.is_host() || detail::cuda::event_query(native_);
+  return where_.is_host() ? !detail::hold_host_events : detail::cuda::event_query(native_);
 }
 
 void event::synchronize() const {
   detail::refuse_in_capture("a synchronisation");
   ++detail::activity_totals().synchronizations;
-  if (!where_.is_host()) detail::cuda::event_synchronize(native_);
+  if (where_.is_host())
+    detail::hold_host_events = false;
+  else
+    detail::cuda::event_synchronize(native_);
 }
 
 float event::milliseconds_since(const event& start) const {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "runtime/executor_checks.hpp"
 #include "runtime/executor_state.hpp"
 
 namespace stepgraph {
@@ -41,6 +42,15 @@ detail::buffer_sizes step_executor::state::sizes() const {
           sizes.scratch_bytes = std::max(guard_off("capture-order") ? 0 : sizes.scratch_bytes,
                                          step.scratch_bytes(rows, tokens));
   return sizes;
+}
+
+arena_plan step_executor::plan_memory(device where, const step_limits& limits, const kv_layout& layout,
+                                      const std::vector<step_definition>& steps,
+                                      const executor_options& options) {
+  detail::check_executor(where, limits, layout, steps, options);
+  const state counted(where, limits, steps, options);
+  return detail::plan_blocks(layout, options.draft ? &options.draft->layout : nullptr, limits.page_size,
+                             counted.sizes());
 }
 
 void step_executor::state::allocate(const kv_layout& layout) {

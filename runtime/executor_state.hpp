@@ -124,6 +124,7 @@ struct step_executor::state {
         page_shift(std::countr_zero(static_cast<unsigned>(limits.page_size))) {}
 
   ~state() {
+    if (blocks.lasting.bytes() == 0) return;  // never allocated: nothing is in flight
     try {
       stream.synchronize();  // steps in flight use what is about to be freed
     } catch (...) {          // a destructor never throws; after a lost device nothing is in flight

@@ -92,8 +92,11 @@ struct step_times {
 struct executor_statistics {
   std::vector<bucket_statistics> buckets;
   step_times times;
-  std::uint64_t eager_steps = 0;
-  std::uint64_t would_block = 0;  // times a replay found all staging in flight
+  std::uint64_t eager_steps =
+      0;  // calls of `run_eager`: a round with the draft's steps around it counts once
+  /// Replays that launched nothing, asked not to wait: all staging was in flight, or the pages they needed were free
+  /// only once a step in flight was done.
+  std::uint64_t would_block = 0;
 
   bucket_statistics total() const {
     bucket_statistics sum;

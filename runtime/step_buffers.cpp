@@ -132,6 +132,31 @@ void plan_lasting(bound_plan& plan, const kv_layout& layout, std::size_t kv_byte
   plan.add(draft_kv, "draft_kv_cache", draft_bytes);
 }
 
+/// Both blocks, counted.
+struct both_plans {
+  both_plans(const kv_layout& layout, const kv_layout* draft_layout, int page_size, const buffer_sizes& sizes,
+             step_buffers& buffers)
+      : lasting(sizes.gap),
+        step(sizes.gap),
+        kv_bytes(sizes.own_kv ? kv_cache_bytes(layout, page_size, sizes.kv_pages) : 0),
+        draft_bytes(sizes.hidden_size > 0 ? kv_cache_bytes(*draft_layout, page_size, sizes.kv_pages) : 0) {
+    plan_lasting(lasting, layout, kv_bytes, draft_bytes, sizes, buffers, kv, draft_kv);
+    undefined_end = plan_step(step, sizes, buffers, scratch);
+  }
+  both_plans(const both_plans&) = delete;  // the plans know where `kv` and the others lie
+  both_plans& operator=(const both_plans&) = delete;
+
+  arena_plan all() const {
+    arena_plan both = step.plan();
+    both.append(lasting.plan());
+    return both;
+  }
+
+  bound_plan lasting, step;
+  std::size_t kv_bytes, draft_bytes, undefined_end;
+  std::byte *kv = nullptr, *draft_kv = nullptr, *scratch = nullptr;
+};
+
 /// The step's block, once its memory is there.
 arena make_step(bound_plan& plan, std::size_t undefined_end, const buffer_sizes& sizes,
                 memory_resource& memory, step_buffers& buffers, std::byte* const& scratch) {
@@ -147,24 +172,23 @@ arena make_step(bound_plan& plan, std::size_t undefined_end, const buffer_sizes&
 
 }  // namespace
 
+arena_plan plan_blocks(const kv_layout& layout, const kv_layout* draft_layout, int page_size,
+                       const buffer_sizes& sizes) {
+  step_buffers unused{};
+  return both_plans(layout, draft_layout, page_size, sizes, unused).all();
+}
+
 blocks carve(const kv_layout& layout, const kv_layout* draft_layout, int page_size, const buffer_sizes& sizes,
              memory_resource& memory, std::size_t budget, step_buffers& buffers) {
-  bound_plan lasting(sizes.gap), step(sizes.gap);
-  std::byte *kv = nullptr, *draft_kv = nullptr, *scratch = nullptr;
-  const std::size_t kv_bytes = sizes.own_kv ? kv_cache_bytes(layout, page_size, sizes.kv_pages) : 0;
-  const std::size_t draft_bytes =
-      sizes.hidden_size > 0 ? kv_cache_bytes(*draft_layout, page_size, sizes.kv_pages) : 0;
-  plan_lasting(lasting, layout, kv_bytes, draft_bytes, sizes, buffers, kv, draft_kv);
-  const std::size_t undefined_end = plan_step(step, sizes, buffers, scratch);
-  arena_plan all = step.plan();
-  all.append(lasting.plan());
-  require_memory(all, memory, budget);
+  both_plans plans(layout, draft_layout, page_size, sizes, buffers);
+  require_memory(plans.all(), memory, budget);
   blocks made;
-  made.lasting = lasting.make(memory);
-  if (sizes.own_kv) buffers.kv = make_kv_cache(layout, page_size, sizes.kv_pages, {kv, kv_bytes});
-  if (draft_bytes > 0)
-    buffers.draft_kv = make_kv_cache(*draft_layout, page_size, sizes.kv_pages, {draft_kv, draft_bytes});
-  made.step = make_step(step, undefined_end, sizes, memory, buffers, scratch);
+  made.lasting = plans.lasting.make(memory);
+  if (sizes.own_kv) buffers.kv = make_kv_cache(layout, page_size, sizes.kv_pages, {plans.kv, plans.kv_bytes});
+  if (plans.draft_bytes > 0)
+    buffers.draft_kv =
+        make_kv_cache(*draft_layout, page_size, sizes.kv_pages, {plans.draft_kv, plans.draft_bytes});
+  made.step = make_step(plans.step, plans.undefined_end, sizes, memory, buffers, plans.scratch);
   return made;
 }
 

@@ -107,6 +107,10 @@ struct blocks {
   arena step;
 };
 
+/// Counts both: the step's block first, then what lasts.
+arena_plan plan_blocks(const kv_layout& layout, const kv_layout* draft_layout, int page_size,
+                       const buffer_sizes& sizes);
+
 /// Counts both, then allocates. Views of what is adopted stay null.
 blocks carve(const kv_layout& layout, const kv_layout* draft_layout, int page_size, const buffer_sizes& sizes,
              memory_resource& memory, std::size_t budget, step_buffers& buffers);

@@ -116,6 +116,14 @@ enum class when_full { would_block, wait };
 /// flight, or pages wait for a step in flight, does it wait, if asked to.
 class step_executor {
  public:
+  /// What an executor of these arguments would carve from device memory, before it is made: each carving's name and
+  /// bytes, as its `carvings` would then list them, and all bytes together; what executables take comes on top and is
+  /// known once they are captured. Allocates no device memory and asks neither the budget nor what there is. Throws
+  /// `invalid_argument` as the constructor does.
+  static arena_plan plan_memory(device where, const step_limits& limits, const kv_layout& layout,
+                                const std::vector<step_definition>& steps,
+                                const executor_options& options = {});
+
   /// Carves everything from one block. Throws `out_of_memory` with the bytes needed and the largest carvings,
   /// and `invalid_argument` naming the limit that cannot be.
   step_executor(device where, const step_limits& limits, const kv_layout& layout,
@@ -216,7 +224,9 @@ class step_executor {
   /// Tokens of `request` in the cache after the steps launched so far, at most.
   std::int64_t length_bound(request_id request) const;
 
-  bool has_draft() const;  // options.draft was given
+  std::span<const step_definition> steps() const;  // as they were defined
+  bool has_draft() const;                          // options.draft was given
+  bool owns_requests() const;                      // options.requests was not
 
   /// K over 0 of rounds with drafts of the model that graphs can be captured for, ascending: 1, which needs no
   /// draft decodes, and those of `executor_options::draft_lengths`. Empty without a draft.

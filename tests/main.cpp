@@ -3,8 +3,12 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <random>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 
 #include "tests/test_device.hpp"
@@ -20,6 +24,17 @@ std::string_view wanted_device() {
 
 stepgraph::device stepgraph::test_device() {
   return wanted_device() == "cuda" ? device::cuda() : device::host();
+}
+
+std::uint64_t stepgraph::number_from_environment(const char* name, std::uint64_t otherwise) {
+  const char* const given = std::getenv(name);
+  if (!given) return otherwise;
+  const std::string_view text(given);
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number == 0)
+    throw std::invalid_argument(std::string(name) + " must be a positive number, got '" + given + "'");
+  return number;
 }
 
 bool stepgraph::test_small() {

@@ -14,6 +14,10 @@ device test_device();
 /// slow a GPU down a thousandfold.
 bool test_small();
 
+/// The whole positive number that the environment's `name` holds, `otherwise` where it is not set. Throws
+/// `std::invalid_argument` naming both for anything else.
+std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise);
+
 /// `full`, or a few if the tests are to be small.
 inline int test_rounds(int full) {
   return test_small() && full > 3 ? 3 : full;

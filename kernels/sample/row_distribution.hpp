@@ -72,6 +72,14 @@ struct row_distribution {
   STEPGRAPH_HD double probability(const logits_line& line, int entry) const {
     return static_cast<double>(weight(line, entry)) / total;
   }
+
+  /// ln of the softmax of the allowed logits alone, at a logit that is one of them. NaN unless `unfiltered_total` was
+  /// asked for.
+  STEPGRAPH_HD float unfiltered_logprob(float logit) const {
+    if (!(unfiltered_total > 0)) return NAN;
+    const double below = logit == max_logit ? 0.0 : static_cast<double>(logit - max_logit);
+    return static_cast<float>(below - log(unfiltered_total));
+  }
 };
 
 namespace detail {

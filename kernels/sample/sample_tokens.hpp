@@ -32,8 +32,8 @@ struct sample_tokens_params {
   token_output out{};                     // where and how they, and lines of probabilities, are written
   float* probabilities = nullptr;         // out [rows, vocab_size] or null: p, live rows that drew alone
   std::int64_t probabilities_stride = 0;  // elements between rows
-  float* logprobs = nullptr;              // out [rows] or null: ln p(token); 0 where none was drawn
-  float* unfiltered_logprobs = nullptr;   // out [rows] or null: the same of the masked logits alone
+  float* logprobs = nullptr;  // out [rows] or null: ln p(token), live rows alone; 0 where none was drawn
+  float* unfiltered_logprobs = nullptr;  // out [rows] or null: the same of the masked logits alone
   fault_sink faults{};
 };
 

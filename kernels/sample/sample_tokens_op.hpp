@@ -40,9 +40,7 @@ struct sample_tokens_op {
     if (team.rank() != 0) return;
     p.out.store(p.next_token, row, token);
     if (p.logprobs) p.logprobs[row] = static_cast<float>(log(d.probability(line, token)));
-    if (p.unfiltered_logprobs)
-      p.unfiltered_logprobs[row] =
-          static_cast<float>(static_cast<double>(line.logits[token] - d.max_logit) - log(d.unfiltered_total));
+    if (p.unfiltered_logprobs) p.unfiltered_logprobs[row] = d.unfiltered_logprob(line.logits[token]);
   }
 
  private:
@@ -60,6 +58,7 @@ struct sample_tokens_op {
   STEPGRAPH_HD void none(Team& team, int row, bool live) const {
     if (team.rank() != 0) return;
     p.out.store_none(p.next_token, row, live);
+    if (!live) return;
     if (p.logprobs) p.logprobs[row] = 0.0f;
     if (p.unfiltered_logprobs) p.unfiltered_logprobs[row] = 0.0f;
   }

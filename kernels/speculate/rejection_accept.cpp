@@ -15,6 +15,8 @@ void check(const rejection_accept_params& p) {
   detail::check_sampling(op, p.sampling, p.allowed, p.vocab_size, 2);
   detail::check_pointers(op, {{"distributions", p.distributions}});
   detail::check_result(op, p.result, p.verify.max_query_count);
+  STEPGRAPH_EXPECTS(!p.unfiltered_logprobs || p.with_unfiltered, op,
+                    ": unfiltered_logprobs needs distributions made with with_unfiltered");
   if (!p.draft.lines) return;
   detail::check_pointers(op, {{"draft.probabilities", p.draft.probabilities}});
   STEPGRAPH_EXPECTS(p.draft.stride >= p.verify.max_query_count - 1, op, ": draft.stride ", p.draft.stride,

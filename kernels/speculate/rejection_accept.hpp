@@ -48,10 +48,12 @@ struct rejection_accept_params {
   const row_distribution* distributions = nullptr;  // [tokens], from target_distribution of these logits
   sampling_view sampling{};                         // of the rows, as target_distribution had it
   allowed_view allowed{};                           // a line a token, as target_distribution had it
+  bool with_unfiltered = false;                     // as target_distribution had it
   draft_view draft{};
-  accept_result result{};                // out
-  float* logprobs = nullptr;             // out [rows, result.stride] or null: ln p(token) of the emitted
-  float* unfiltered_logprobs = nullptr;  // out likewise, of the masked logits alone; needs with_unfiltered
+  accept_result result{};     // out
+  float* logprobs = nullptr;  // out [rows, result.stride] or null: ln p(token) of the emitted
+  float* unfiltered_logprobs =
+      nullptr;  // out likewise, of the masked logits alone; needs with_unfiltered, else NaN
   fault_sink faults{};
 };
 

@@ -157,9 +157,7 @@ struct rejection_accept_op {
   STEPGRAPH_HD void log_probability(int row, int entry, const node_view& at, std::int32_t token) const {
     const std::int64_t place = row * p.result.stride + entry;
     if (p.logprobs) p.logprobs[place] = static_cast<float>(log(at.d.probability(at.line, token)));
-    if (p.unfiltered_logprobs)
-      p.unfiltered_logprobs[place] = static_cast<float>(
-          static_cast<double>(at.line.logits[token] - at.d.max_logit) - log(at.d.unfiltered_total));
+    if (p.unfiltered_logprobs) p.unfiltered_logprobs[place] = at.d.unfiltered_logprob(at.line.logits[token]);
   }
 
   template <class Team>

@@ -185,6 +185,52 @@ TEST_CASE("coverage: every number of rows and tokens that is legal has its captu
   CHECK(captured.size() == executor.captures().size());
 }
 
+TEST_CASE("coverage: rows with different numbers of tokens, none among them, have their capture") {
+  constexpr int rows = 6, drafts = 4, width = drafts + 1;
+  const tiny t;
+  step_executor executor = t.executor(rows, {.token_buckets = bucket_policy::exactly({6, 11, 30})}, drafts);
+  executor.capture();
+  reference::random_integers random(test_seed());
+  const std::vector<std::int32_t> prompt{1}, ids(drafts, 2);
+  for (int live = 1; live <= rows; ++live) {
+    std::vector<step_row> batch;
+    for (int r = 0; r < live; ++r)
+      batch.push_back({.request = executor.open(), .tokens = 1, .token_ids = prompt});
+    const std::vector<step_row> opened = batch;
+    executor.wait(*executor.replay(step_kind::extend, batch));
+    // every sum of tokens that `live` rows can have, packed into the first rows, the last, or anyhow
+    for (int tokens = 0; tokens <= live * width; ++tokens) {
+      CAPTURE(live);
+      CAPTURE(tokens);
+      std::vector<int> counts(live, 0);
+      for (int left = tokens; left > 0;) {
+        int& count = counts[random.below(live)];
+        const int more = std::min<int>({left, width - count, static_cast<int>(random.between(1, width))});
+        count += more;
+        left -= more;
+      }
+      if (tokens % 3 != 2)
+        std::ranges::sort(counts, [&](int a, int b) { return tokens % 3 == 0 ? a > b : a < b; });
+      for (int r = 0; r < live; ++r) {
+        batch[r].tokens = counts[r];
+        batch[r].token_ids = std::span(ids).first(std::max(counts[r] - 1, 0));
+      }
+      const auto before = executor.statistics().eager_steps;
+      std::optional<step_ticket> ticket;
+      CHECK_NOTHROW(ticket = executor.replay(step_kind::target_verify, batch));
+      if (!ticket) continue;
+      const auto results = executor.wait(*ticket);
+      for (int r = 0; r < live; ++r) {
+        CHECK(results[r].status == 0);
+        CHECK((results[r].count > 0) == (counts[r] > 0));
+      }
+      CHECK(executor.statistics().eager_steps == before);
+    }
+    for (const step_row& each : opened) executor.close(each.request);
+  }
+  CHECK_FALSE(executor.fault());
+}
+
 TEST_CASE("pdl-race: in a chain of steps each reads what the one before wrote, replay after replay") {
   constexpr int rows = 5, chain = 64, columns = 256;
   constexpr kv_layout layout{.type = element_type::f32, .layers = 1, .kv_heads = 1, .head_size = 64};

@@ -27,7 +27,8 @@ struct ragged_shape {
   int kv_heads = 2;
   int head_size = 64;
   int page_shift = 4;
-  int longest = 100;  // cached tokens that the page table has room for
+  int longest = 100;  // cached tokens that there are pages for
+  int width = 0;      // cached tokens that the page table has columns for, if more
   double scale = 1;   // over 1 / sqrt(head_size)
   float logit_cap = 0;
   int window = 0;
@@ -58,8 +59,8 @@ class ragged_batch {
         seed_(seed),
         random_(seed),
         page_size_(std::int64_t{1} << s.page_shift),
-        columns_((s.longest + page_size_ - 1) / page_size_ + 1),
-        pages_(s.rows * columns_ + 1),
+        columns_((std::max(s.longest, s.width) + page_size_ - 1) / page_size_ + 1),
+        pages_(s.rows * ((s.longest + page_size_ - 1) / page_size_ + 1) + 1),
         page_stride_(page_size_ * s.kv_heads * s.head_size + s.page_gap),
         keys_(pages_ * page_stride_, from_float<T>(nan)),
         values_(keys_),
@@ -184,6 +185,15 @@ class ragged_batch {
     device_table_.set(s.csr ? listed() : s.step_kv ? without_own(table_) : table_);
     device_query_.set(query_);
     device_mask_.set(mask_);
+    clear_outputs();
+  }
+
+  /// Other options for the same contents; the table, rows and buffers stay as they are.
+  void set_options(const ragged_shape& other) {
+    s.logit_cap = other.logit_cap;
+    s.window = other.window;
+    s.sink = other.sink;
+    s.tree = other.tree;
     clear_outputs();
   }
 
@@ -353,7 +363,7 @@ class ragged_batch {
   }
 
   stream_ref at_;
-  const ragged_shape s;
+  ragged_shape s;
   std::uint64_t seed_;
   reference::random_integers random_;
   std::int64_t page_size_, columns_, pages_, page_stride_;

@@ -204,41 +204,6 @@ TEST_CASE("pdl-race: replays one after another leave the same bits") {
   }
 }
 
-TEST_CASE("batch-invariant: a row's bits depend neither on its companions nor on the bucket") {
-  const stream at(test_device());
-  const ragged_row watched = {5, 3000, 99};
-  const std::vector<std::vector<ragged_row>> companies = {{watched},
-                                                          {{1, 5000}, watched},
-                                                          {{0, 10}, {8, 700}, {1, 1}, watched, {3, 513}},
-                                                          {{8, 4999}, {8, 5000}, watched}};
-  std::vector<std::uint16_t> bits;
-  for (const auto& company : companies)
-    for (const int bucket : {0, 1, 40}) {
-      int first = 0, tokens = bucket;
-      for (const auto& row : company) {
-        if (row.key < 0 && tokens - bucket == first) first += row.tokens;
-        tokens += row.tokens;
-      }
-      ragged_batch<bf16> batch(at,
-                               {.rows = static_cast<int>(company.size()) + bucket / 20,
-                                .tokens = tokens,
-                                .heads = 8,
-                                .kv_heads = 2,
-                                .head_size = 128,
-                                .longest = 5000,
-                                .batch_invariant = true},
-                               7);
-      batch.set(company);
-      paged_attention(at, batch.params());
-      REQUIRE(batch.check(tolerance_of<bf16>, 20) == "");
-      std::vector<std::uint16_t> now;
-      const auto output = batch.output();
-      for (int i = 0; i < watched.tokens * 8 * 128; ++i) now.push_back(output[first * 8 * 128 + i].bits);
-      if (bits.empty()) bits = now;
-      REQUIRE(now == bits);
-    }
-}
-
 TEST_CASE("one workspace serves steps of different shapes in turn") {
   const stream at(test_device());
   ragged_batch<bf16> decode(at, {.rows = 4, .tokens = 4, .heads = 9, .kv_heads = 3, .longest = 3000},

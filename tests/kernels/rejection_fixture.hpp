@@ -73,6 +73,7 @@ class rejection_run {
               .distributions = distributions_.data(),
               .sampling = sampling,
               .allowed = mask,
+              .with_unfiltered = true,
               .draft = {.lines = in.lines.empty() ? nullptr : lines_.data(),
                         .stride = in.step.max_nodes - 1,
                         .probabilities = q_.data(),

@@ -74,7 +74,7 @@ TEST_CASE("a row without query tokens draws nothing; a reduced vocabulary draws 
                      .out = {.target_ids = target_ids.data()},
                      .logprobs = logprobs.data()});
   CHECK(tokens.get() == std::vector<std::int32_t>{1007, -1, 1035, 0});
-  CHECK(logprobs.get() == std::vector<float>{0, 0, 0, 0});
+  CHECK(logprobs.get() == std::vector<float>{0, 0, 0, -7});  // the dead row's is left alone
 }
 
 TEST_CASE("a captured draw takes its seeds, positions and settings anew at every replay") {

@@ -212,47 +212,6 @@ TEST_CASE("limits that cannot be are refused by name") {
                        doctest::Contains("no steps"), invalid_argument);
 }
 
-TEST_CASE(
-    "lost-launch: a body that throws, allocates or synchronises fails its capture by name, and the executor "
-    "works on") {
-  bool bad = true;
-  int how = 0;
-  SUBCASE("throws") {
-    how = 0;
-  }
-  SUBCASE("allocates") {
-    how = 1;
-  }
-  SUBCASE("synchronises") {
-    how = 2;
-  }
-  SUBCASE("launches on a foreign stream") {
-    how = 3;
-  }
-  const stream foreign(test_device());
-  const device_vector<int> data(foreign, 1, 0);
-  step_definition step = filling(1);
-  step.body = [&, good = step.body](const step_context& context) {
-    good(context);
-    if (!bad || !context.stream.is_capturing()) return;
-    if (how == 0) throw std::runtime_error("the body failed");
-    if (how == 1) buffer(device_memory(context.stream.where()), 16);
-    if (how == 2) context.stream.synchronize();
-    if (how == 3) foreign.ref().fill(data.data(), 1, 4);
-  };
-  step_executor executor(test_device(), small_limits(), layout, {step});
-  CHECK_THROWS_WITH_AS(executor.capture(),
-                       doctest::Contains("capture of decode, 4 rows, 4 tokens, variant 0"), capture_error);
-  CHECK(executor.captures().empty());
-  bad = false;
-  executor.capture();
-  CHECK(executor.captures().size() == 3);
-  const request_id a = executor.open();
-  const std::vector<std::int32_t> token{1};
-  CHECK(executor.wait(*executor.replay(step_kind::decode, std::vector{first(a, token)}))[0].token ==
-        0x01010101);
-}
-
 TEST_CASE("statistics tell live from captured pages, per bucket") {
   step_executor executor(test_device(), small_limits(), layout, {filling(0)});
   executor.capture();

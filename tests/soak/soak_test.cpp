@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 
 #include "graphs/counters.hpp"
@@ -21,8 +22,7 @@ constexpr int rows = 8, drafts = 4;
 constexpr int sampled_drafts = 3;
 
 std::uint64_t wanted_replays() {
-  const char* const text = std::getenv("STEPGRAPH_SOAK_REPLAYS");
-  return text ? std::strtoull(text, nullptr, 10) : test_small() ? 60 : 600;
+  return number_from_environment("STEPGRAPH_SOAK_REPLAYS", test_small() ? 60 : 600);
 }
 
 /// What this process holds, of what a leak would show in.
@@ -250,4 +250,19 @@ TEST_CASE("soak: random arrivals, ends, K, drafts and batches, and no text, no p
   CHECK(did.captures == 0);
   CHECK(did.instantiations == 0);
   CHECK(did.allocations == 0);
+}
+
+TEST_CASE("soak: a number of replays that is none is refused by name") {
+  const char* const name = "STEPGRAPH_SOAK_REPLAYS_TEST";
+  CHECK(number_from_environment(name, 60) == 60);
+  for (const char* const bad : {"garbage", "", "0", "-5", "100k", " 7", "99999999999999999999999"}) {
+    CAPTURE(bad);
+    setenv(name, bad, 1);
+    CHECK_THROWS_WITH_AS(static_cast<void>(number_from_environment(name, 60)),
+                         doctest::Contains("STEPGRAPH_SOAK_REPLAYS_TEST must be a positive number"),
+                         std::invalid_argument);
+  }
+  setenv(name, "100000", 1);
+  CHECK(number_from_environment(name, 60) == 100000);
+  unsetenv(name);
 }
