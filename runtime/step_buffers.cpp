@@ -91,6 +91,7 @@ std::size_t plan_step(bound_plan& plan, const buffer_sizes& sizes, step_buffers&
   plan.add(buffers.drafting, "draft_drafting", draft ? rows : 0);
   plan.add(buffers.chain, "draft_chain", draft ? by_step : 0);
   plan.add(buffers.feed, "draft_feed", draft ? by_step : 0);
+  plan.add(buffers.chain_drawn, "draft_chain_drawn", sizes.draft_vocab > 0 ? 1 : 0);
   plan.add(buffers.ranked_chain, "draft_ranked_chain", draft ? by_step : 0);
   for (float*& each : buffers.chain_hidden) plan.add(each, "draft_chain_hidden", rows * hidden);
   const std::size_t undefined_end = plan.plan().bytes();
@@ -126,6 +127,7 @@ void plan_lasting(bound_plan& plan, const kv_layout& layout, std::size_t kv_byte
   plan.add(state.budget, "request_budget", sizes.finishes ? requests : 0);
   plan.add(state.first_draft, "request_first_draft", hidden > 0 ? requests + 1 : 0);
   plan.add(state.first_ranked, "request_first_ranked", hidden > 0 ? requests + 1 : 0);
+  plan.add(state.first_drawn, "request_first_drawn", sizes.draft_vocab > 0 ? requests + 1 : 0);
   plan.add(buffers.live_pages, "live_pages", sizes.poison_requests ? requests : 0);
   plan.add(buffers.live_tokens, "page_live_tokens", sizes.poison_kv ? sizes.kv_pages : 0);
   plan.add(kv, "kv_cache", kv_bytes);

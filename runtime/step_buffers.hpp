@@ -65,6 +65,7 @@ struct step_buffers {
   std::int32_t *hidden_row, *out_line, *drafting;
   std::int32_t *chain, *feed;      // [max steps, rows] d2, d3, ...; what the step after it is fed
   std::uint64_t* ranked_chain;     // likewise
+  std::int32_t* chain_drawn;       // [1], or null where no step of the draft draws
   float* chain_hidden[2];          // [rows, hidden_size], in turn
   std::span<std::byte> undefined;  // the part of the step's block that holds all of the above
   std::byte* staging;

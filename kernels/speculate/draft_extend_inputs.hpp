@@ -36,6 +36,8 @@ struct draft_extend_inputs_params {
   std::int32_t* cu_seqlens_k = nullptr;   // out [rows + 1] or null: cumsum0(len)
   std::uint64_t* ranked =
       nullptr;  // out: numbers at out_line (or by row) cleared for the output head, or null
+  std::int32_t* first_drawn = nullptr;  // out at out_line (or by row), or null: `draws`
+  bool draws = false;                   // the step draws its drafts and leaves each one's distribution
   /// lengths.delta_by_row and query_counts must be the output above; seq_lens + delta are tokens before the
   /// round.
   token_inputs_params inputs{};

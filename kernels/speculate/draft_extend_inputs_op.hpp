@@ -26,6 +26,7 @@ struct draft_extend_inputs_op {
                                             : p.inputs.source.requests;
       if (p.out_line) p.out_line[row] = line;
       if (p.ranked) p.ranked[line] = 0;
+      if (p.first_drawn) p.first_drawn[line] = p.draws ? 1 : 0;
     }
     // note: a thread's rows are its own, so the counts may be read; the scans make them readable to all
     if (p.cache_seqlens)

@@ -17,6 +17,8 @@ struct draft_prologue_params {
   const std::int32_t* target_ids = nullptr;  // token of each id that the draft's head ranks, or null
   std::int64_t max_context = 0;              // tokens
 
+  bool draws = false;                    // these steps draw their drafts and leave each one's distribution
+  std::int32_t* drawn = nullptr;         // out [1] or null: `draws`
   std::int32_t* seq_lens = nullptr;      // out [rows] tokens in the draft's cache; -steps: sits out
   std::int32_t* query_counts = nullptr;  // out [rows] 1, 0 for dead rows
   std::int32_t* drafting = nullptr;      // out [rows] 1, 0 for dead rows and for those that sit out

@@ -17,6 +17,7 @@ struct draft_prologue_op {
     // note: a thread's rows are its own, so what was gathered may be read
     const int live = live_count(&p.rows.header->live_rows, p.rows.rows);
     if (team.rank() == 0) p.cu_seqlens_q[0] = 0;
+    if (team.rank() == 0 && p.drawn) *p.drawn = p.draws ? 1 : 0;
     for (int row = team.rank(); row < p.rows.rows; row += team.size()) {
       const std::int32_t first = row < live ? first_draft(row) : -1;
       const bool is_live = row < live, drafts = is_live && takes_part(row, first);

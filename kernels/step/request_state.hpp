@@ -53,6 +53,9 @@ struct request_state {
   std::uint64_t* first_ranked =
       nullptr;  // [requests + 1] or null: the same as the draft's head ranked it, or 0
 
+  std::int32_t* first_drawn =
+      nullptr;  // [requests + 1] or null: 1 where d1 was drawn from a q that lies there
+
   STEPGRAPH_HD bool has(std::int64_t request) const { return request >= 0 && request < requests; }
   STEPGRAPH_HD bool ended(std::int32_t request) const { return finished && finished[request] != 0; }
   STEPGRAPH_HD chosen_tokens first_drafts(const std::int32_t* target_ids) const {

@@ -14,6 +14,7 @@ struct device_drafts {
   const std::int32_t* chain = nullptr;    // [max_steps, rows] d2, d3, ...; negative for none. Null: no draft
   const std::uint64_t* ranked = nullptr;  // likewise or null: as the draft's head ranked them, or 0
   const std::int32_t* target_ids = nullptr;  // token of each id that was ranked, or null
+  const std::int32_t* drawn = nullptr;       // [1] or null: 0 where the chain was chosen, not drawn
   const std::int32_t* seq_lens = nullptr;    // [rows] negative for a row that sat the draft decodes out
 };
 
@@ -25,8 +26,9 @@ struct verify_prologue_params {
   const std::int32_t* staged_tokens = nullptr;   // a row's first is not read; -1: the draft model's
   const std::int32_t* staged_parents = nullptr;  // with trees: as the tokens
   device_drafts drafts{};
-  std::int32_t* draft_lines = nullptr;  // out [rows, verify.draft_stride] or null: line of q, -1 if chosen
-  verify_inputs_params verify{};        // wanted, drafts and parents are outputs too: they are made here
+  std::int32_t* draft_lines =
+      nullptr;                    // out [rows, verify.draft_stride] or null: line of q, -1 if it was chosen
+  verify_inputs_params verify{};  // wanted, drafts and parents are outputs too: they are made here
 };
 
 /// Line of q that draft number `number` (1: d1) of a row has: d1 lies by request, the others by step and row.

@@ -58,7 +58,9 @@ struct verify_prologue_op {
         drafts[node - 1] = id;
         if (p.draft_lines)
           p.draft_lines[line + node - 1] =
-              staged[i] >= 0 ? -1 : draft_line(node, row, request, p.rows.rows, p.rows.state.requests);
+              staged[i] >= 0 || !was_drawn(node, request)
+                  ? -1
+                  : draft_line(node, row, request, p.rows.rows, p.rows.state.requests);
         if (parents) parents[row * p.verify.parent_stride + node] = above[i];
         ++node;
       }
@@ -95,6 +97,13 @@ struct verify_prologue_op {
     const auto* const ranked = later ? p.drafts.ranked : p.rows.state.first_ranked;
     const left_draft read{ids[at], ranked ? ranked[at] : 0};
     return node <= last ? read : left_draft{-1, 0};
+  }
+
+  /// Whether the draft model's draft has a distribution that it was drawn from: the step that made it may have been a
+  /// greedy one.
+  STEPGRAPH_HD bool was_drawn(int node, std::int32_t request) const {
+    const std::int32_t* const drawn = node == 1 ? p.rows.state.first_drawn : p.drafts.drawn;
+    return !drawn || drawn[node == 1 ? request : 0] != 0;
   }
 
   /// A draft that is none because of what its head ranked: a bad draft ends no row.
