@@ -4,7 +4,7 @@
 
 #include <map>
 #include <numeric>
-#include <string>
+#include <string_view>
 
 #include "runtime/speculative_loop.hpp"
 #include "tests/reference/sampling.hpp"
@@ -138,8 +138,7 @@ TEST_CASE(
           CHECK(texts == first);
         }
     }
-    // few tokens, or those that recur by chance alone, may agree with no draft
-    if (!test_small() && drafts.first == std::string("the caller's")) CHECK(accepted > 0);
+    if (drafts.first == std::string_view("the caller's")) CHECK((accepted > 0 || test_small()));
     // greedy rows beside them have plain decoding's text
     step_executor plain = t.tiny::executor(1);
     plain.capture();
