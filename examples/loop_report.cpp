@@ -8,6 +8,14 @@ namespace {
 
 using count_type = unsigned long long;
 
+void report_rounds(const char* by, const std::vector<std::uint64_t>& counts) {
+  std::fprintf(stderr, "rounds by drafts %s:", by);
+  for (std::size_t length = 0; length < counts.size(); ++length)
+    if (counts[length] > 0)
+      std::fprintf(stderr, "  %zu: %llu", length, static_cast<count_type>(counts[length]));
+  std::fprintf(stderr, "\n");
+}
+
 void report_drafts(const speculation_statistics& did) {
   if (did.by_draft_length.empty() || did.by_draft_length.size() == 1) return;  // a run without drafts
   if (did.drafted == 0) {
@@ -23,11 +31,9 @@ void report_drafts(const speculation_statistics& did) {
   for (std::size_t kept = 0; kept < did.by_accepted.size(); ++kept)
     std::fprintf(stderr, "  %zu: %llu (%.0f %%)", kept, static_cast<count_type>(did.by_accepted[kept]),
                  all > 0 ? 100.0 * double(did.by_accepted[kept]) / double(all) : 0.0);
-  std::fprintf(stderr, "\nrounds by drafts asked for:");
-  for (std::size_t length = 0; length < did.by_draft_length.size(); ++length)
-    if (did.by_draft_length[length] > 0)
-      std::fprintf(stderr, "  %zu: %llu", length, static_cast<count_type>(did.by_draft_length[length]));
   std::fprintf(stderr, "\n");
+  report_rounds("asked for", did.by_draft_length);
+  if (did.by_proposed != did.by_draft_length) report_rounds("there were at most", did.by_proposed);
 }
 
 void report_times(const step_times& times) {

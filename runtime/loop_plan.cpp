@@ -22,16 +22,23 @@ void speculative_loop::state::join() {
     const std::int64_t pages = pages_for(asked);
     if (reserved + pages > limits.kv_pages - 1) return;
     if (asked.sampling.request == 0) asked.sampling.request = id;
-    text joined{.asked = std::move(asked), .pages = pages};
-    joined.line = executor.open({.budget = joined.asked.max_tokens, .sampling = joined.asked.sampling});
+    text joined{.pages = pages};
     if (drafts_on_host()) {
-      joined.history.reserve(joined.asked.prompt.size() + joined.asked.max_tokens);
-      joined.history = joined.asked.prompt;
+      joined.history.reserve(asked.prompt.size() + asked.max_tokens);
+      joined.history = asked.prompt;
       joined.drafts.reserve(options.draft_length);
       joined.parents.reserve(options.draft_length + 1);
     }
+    // it waits on if there is no line for it
+    const auto place = live.emplace(id, std::move(joined)).first;
+    try {
+      place->second.line = executor.open({.budget = asked.max_tokens, .sampling = asked.sampling});
+    } catch (...) {
+      live.erase(place);
+      throw;
+    }
+    place->second.asked = std::move(asked);
     reserved += pages;
-    live.emplace(id, std::move(joined));
     waiting.erase(waiting.begin());
   }
 }
@@ -45,39 +52,44 @@ bool speculative_loop::state::samples() const {
 speculative_loop::state::launched& speculative_loop::state::next_launched() {
   while (last - first >= ring.size()) take_oldest();
   launched& next = ring[last % ring.size()];
-  next.rows.clear();
   next.draft_length = 0;
+  next.rows.clear();
+  next.told = {};
   return next;
 }
 
-/// Launches `rows`.
+/// Launches `round`. What the loop knows of its texts changes only here, once the launch was not refused.
 void speculative_loop::state::launch(const step_round& round, launched& noted) {
   noted.ticket = options.eager ? executor.run_eager(round) : *executor.replay(round, when_full::wait);
   ++last;
+  for (const row_of_text& row : noted.rows) {
+    text& one = live.find(row.id)->second;
+    one.fed += row.fed;
+    if (row.emits) ++one.pending;
+  }
 }
 
 /// As much of the prompts as one step holds.
-bool speculative_loop::state::launch_prompts() {
-  if (std::ranges::all_of(live, [](const auto& each) { return each.second.prompted(); })) return false;
+void speculative_loop::state::launch_prompts() {
+  if (std::ranges::all_of(live, [](const auto& each) { return each.second.prompted(); })) return;
   launched& noted = next_launched();
   noted.round = false;
   rows.clear();
   std::int64_t budget = executor.limits().max_step_tokens;
-  for (auto& [id, one] : live) {
+  for (const auto& [id, one] : live) {
     const std::span<const std::int32_t> rest =
         std::span<const std::int32_t>(one.asked.prompt).subspan(one.fed);
     const auto chunk = static_cast<std::int32_t>(std::min<std::int64_t>(budget, std::ssize(rest)));
     if (chunk == 0) continue;
     budget -= chunk;
-    one.fed += chunk;
+    const bool whole = chunk == std::ssize(rest);
     rows.push_back({.request = one.line,
                     .tokens = chunk,
                     .token_ids = rest.first(chunk),
-                    .following = one.prompted() ? -1 : rest[chunk]});
-    noted.rows.push_back({.id = id, .drafted = 0, .emits = one.prompted()});
-    if (one.prompted()) ++one.pending;
-    statistics.prompt_tokens += chunk;
+                    .following = whole ? -1 : rest[chunk]});
+    noted.rows.push_back({.id = id, .drafted = 0, .fed = chunk, .emits = whole});
   }
+  if (rows.empty()) return;  // stopped, while results were taken
   const bool sampled = samples();
   launch({.kind = step_kind::extend,
           .rows = rows,
@@ -86,8 +98,8 @@ bool speculative_loop::state::launch_prompts() {
           .draft_variant = sampled ? options.draft_sampled_variant : options.draft_greedy_variant},
          noted);
   ++statistics.prompt_steps;
+  for (const row_of_text& row : noted.rows) statistics.prompt_tokens += row.fed;
   prompts_between = true;
-  return true;
 }
 
 /// K of the next round: never more than a step has room for, nor one of the policy's that was not captured.
@@ -98,52 +110,84 @@ int speculative_loop::state::choose_draft_length(int row_count) {
                                                  : options.draft_length;
   STEPGRAPH_EXPECTS(wanted >= 0 && wanted <= options.draft_length, "speculative_loop: a draft length of ",
                     wanted, " was chosen, the most is ", options.draft_length);
+  check_captured(wanted);
   const int room = executor.limits().max_step_tokens / row_count - 1;
   return wanted <= room ? wanted : policy.at_most(room);
 }
 
+/// Asks for up to `draft_length` drafts of a text, and refuses what no verify step could take.
+void speculative_loop::state::propose(generation_id id, text& one, int draft_length) {
+  // a chosen draft past the budget is never of use
+  const auto left = one.asked.max_tokens - (std::ssize(one.history) - std::ssize(one.asked.prompt)) - 1;
+  const std::int64_t context = executor.limits().max_context - executor.length_bound(one.line) - 1;
+  const auto most =
+      static_cast<int>(std::clamp<std::int64_t>(std::min<std::int64_t>(left, context), 0, draft_length));
+  one.drafts.resize(most);
+  one.parents.resize(most + 1);
+  for (int node = 0; node <= most; ++node) one.parents[node] = node - 1;
+  if (most == 0) return;
+  const int count = options.drafts.propose(
+      one.history, {.tokens = one.drafts, .parents = std::span(one.parents).subspan(1)});
+  STEPGRAPH_EXPECTS(count >= 0 && count <= most, "speculative_loop: the drafter says that it proposed ",
+                    count, " tokens for text ", id, ", asked for at most ", most);
+  one.drafts.resize(count);
+  one.parents.resize(count + 1);
+  for (int i = 0; i < count; ++i) {
+    STEPGRAPH_EXPECTS(one.drafts[i] >= 0 && one.drafts[i] < executor.limits().vocab_size,
+                      "speculative_loop: the drafter proposed token ", one.drafts[i], " for text ", id,
+                      ", outside the vocabulary of ", executor.limits().vocab_size);
+    STEPGRAPH_EXPECTS(!options.drafts.trees || (one.parents[i + 1] >= 0 && one.parents[i + 1] <= i),
+                      "speculative_loop: the drafter gave draft ", i, " of text ", id, " the parent ",
+                      one.parents[i + 1], ", which must be in [0, ", i, "]");
+  }
+}
+
+/// The drafts of the next round. Whoever proposes them may stop any text.
+void speculative_loop::state::propose_all(int draft_length) {
+  for (auto at = live.begin(); at != live.end();) {
+    const generation_id id = at->first;
+    if (decodes(at->second)) propose(id, at->second, draft_length);
+    at = live.upper_bound(id);
+  }
+}
+
 /// A row of a round: the request's last token, and its drafts or what the device has of them.
-void speculative_loop::state::plan_row(text& one, int draft_length) {
+step_row speculative_loop::state::row_of(const text& one, int draft_length) const {
   step_row row{.request = one.line, .tokens = 1};
   if (drafts_on_host()) {
-    // a chosen draft past the budget is never of use
-    const auto left = one.asked.max_tokens - (std::ssize(one.history) - std::ssize(one.asked.prompt)) - 1;
-    const std::int64_t context = executor.limits().max_context - executor.length_bound(one.line) - 1;
-    const auto most = static_cast<std::size_t>(
-        std::clamp<std::int64_t>(std::min<std::int64_t>(left, context), 0, draft_length));
-    one.drafts.resize(most);
-    one.parents.resize(most + 1);
-    for (std::size_t node = 0; node <= most; ++node) one.parents[node] = static_cast<std::int32_t>(node) - 1;
-    if (most > 0)
-      one.drafts.resize(options.drafts.propose(
-          one.history, {.tokens = one.drafts, .parents = std::span(one.parents).subspan(1)}));
     row.tokens += static_cast<std::int32_t>(one.drafts.size());
     row.token_ids = one.drafts;
-    if (options.drafts.trees) row.parents = std::span(one.parents).first(row.tokens);
+    if (options.drafts.trees) row.parents = one.parents;
   } else if (drafts_on_device()) {
     row.tokens += draft_length;
   }
-  rows.push_back(row);
+  return row;
 }
 
 /// One token of each request whose prompt is in, and its drafts.
-bool speculative_loop::state::launch_round() {
-  int row_count = 0;
-  for (const auto& [id, one] : live) row_count += one.prompted() && (!drafts_on_host() || one.pending == 0);
-  if (row_count == 0) return false;
+void speculative_loop::state::launch_round() {
+  const auto ready = [&] {
+    return static_cast<int>(
+        std::ranges::count_if(live, [&](const auto& each) { return decodes(each.second); }));
+  };
+  if (ready() == 0) return;
   launched& noted = next_launched();
+  const int row_count = ready();
+  if (row_count == 0) return;  // stopped, while results were taken
   const int draft_length = choose_draft_length(row_count);
+  if (drafts_on_host()) propose_all(draft_length);
+  // from here to the launch nobody is asked or told anything
   noted.round = true;
   rows.clear();
   int most = 0;
-  for (auto& [id, one] : live) {
-    if (!one.prompted() || (drafts_on_host() && one.pending > 0)) continue;
-    plan_row(one, draft_length);
+  for (const auto& [id, one] : live) {
+    if (!decodes(one)) continue;
+    rows.push_back(row_of(one, draft_length));
     const int drafted = rows.back().tokens - 1;
     most = std::max(most, drafted);
-    noted.rows.push_back({.id = id, .drafted = drafted, .emits = true});
-    ++one.pending;
+    noted.rows.push_back({.id = id, .drafted = drafted, .fed = 0, .emits = true});
   }
+  if (rows.empty()) return;  // stopped by the drafter
   noted.draft_length = most;
   const bool sampled = samples(), tree = most > 0 && options.drafts.trees;
   if (!tree)
@@ -158,8 +202,8 @@ bool speculative_loop::state::launch_round() {
           .draft_variant = sampled ? options.draft_sampled_variant : options.draft_greedy_variant},
          noted);
   ++statistics.rounds;
-  ++statistics.by_draft_length[most];
-  return true;
+  ++statistics.by_draft_length[draft_length];
+  ++statistics.by_proposed[most];
 }
 
 }  // namespace stepgraph

@@ -24,7 +24,7 @@ int prompt_lookup(std::span<const std::int32_t> history, std::span<std::int32_t>
 int prompt_lookup_tree(std::span<const std::int32_t> history, std::span<std::int32_t> drafts,
                        std::span<std::int32_t> parents, int branches, int longest, int shortest) {
   const auto size = static_cast<std::int64_t>(history.size());
-  const std::size_t share = drafts.size() / static_cast<std::size_t>(std::max(branches, 1));
+  branches = static_cast<int>(std::min<std::int64_t>(branches, std::ssize(drafts)));
   int count = 0, found = 0;
   for (std::int64_t length = std::min<std::int64_t>(longest, size - 1); length >= std::max(shortest, 1);
        --length) {
@@ -35,8 +35,10 @@ int prompt_lookup_tree(std::span<const std::int32_t> history, std::span<std::int
       bool seen = false;  // a branch with this first token is there
       for (int i = 0; i < count; ++i) seen = seen || (parents[i] == 0 && drafts[i] == following.front());
       if (seen) continue;
-      ++found;
-      for (std::size_t i = 0; i < std::min(share, following.size()); ++i, ++count) {
+      // an even share of what is left, rounded up
+      const std::int64_t left = std::ssize(drafts) - count, to_come = branches - found++;
+      const std::int64_t share = std::min((left + to_come - 1) / to_come, std::ssize(following));
+      for (std::int64_t i = 0; i < share; ++i, ++count) {
         drafts[count] = following[i];
         parents[count] = i == 0 ? 0 : count;
       }

@@ -12,8 +12,9 @@ int prompt_lookup(std::span<const std::int32_t> history, std::span<std::int32_t>
                   int shortest = 1);
 
 /// The same with up to `branches` places, whose continuations differ in their first token: each is a chain of
-/// its own from the text on, and they share `drafts` evenly. `parents` gets the node that each draft follows,
-/// 0 for the text itself, i + 1 for drafts[i].
+/// its own from the text on. Each takes an even share of the `drafts` that are left, rounded up; with more branches
+/// than drafts there are as many as drafts. `parents` gets the node that each draft follows, 0 for the text itself,
+/// i + 1 for drafts[i].
 int prompt_lookup_tree(std::span<const std::int32_t> history, std::span<std::int32_t> drafts,
                        std::span<std::int32_t> parents, int branches, int longest = 3, int shortest = 1);
 

@@ -199,6 +199,12 @@ std::int64_t step_executor::length_bound(request_id request) const {
   return state_->requests->length_bound(request);
 }
 
+std::span<const step_definition> step_executor::steps() const {
+  return state_->steps;
+}
+bool step_executor::owns_requests() const {
+  return state_->requests.has_value();
+}
 bool step_executor::has_draft() const {
   return state_->options.draft.has_value();
 }

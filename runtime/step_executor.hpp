@@ -224,7 +224,9 @@ class step_executor {
   /// Tokens of `request` in the cache after the steps launched so far, at most.
   std::int64_t length_bound(request_id request) const;
 
-  bool has_draft() const;  // options.draft was given
+  std::span<const step_definition> steps() const;  // as they were defined
+  bool has_draft() const;                          // options.draft was given
+  bool owns_requests() const;                      // options.requests was not
 
   /// K over 0 of rounds with drafts of the model that graphs can be captured for, ascending: 1, which needs no
   /// draft decodes, and those of `executor_options::draft_lengths`. Empty without a draft.

@@ -42,8 +42,9 @@ __device__ __forceinline__ void attend_shares(const split_params& p, unsigned ch
   __shared__ int arrivals;
   const block_work block = plan_block<tile>(p);
   wait_for_predecessor();
-  for_each_segment<tile>(p, block, [&](const row_work& work, const segment& s) {
-    attend_segment<bf16, HeadSize, tile>(p, work, s, shared, held, arrivals);
+  bool met = true;  // nothing is sent between blocks
+  for_each_segment<tile>(p, block, [&](const row_work& work, segment& s) {
+    attend_segment<bf16, HeadSize, tile>(p, block, work, s, shared, held, arrivals, met);
   });
 }
 

@@ -24,84 +24,111 @@ __device__ __forceinline__ void meet_group(int group) {
 }
 
 /// One block's work on a segment: a pipeline of KV tiles through shared memory, each multiplied by all
-/// queries.
+/// queries. `met`: the cluster's other block is known to be there.
 template <class T, int HeadSize, class Tile>
-__device__ void attend_segment(const split_params& p, const row_work& work, const segment& s,
-                               unsigned char* stages, held_pages<Tile>& held, int& shared_arrivals) {
+__device__ void attend_segment(const split_params& p, const block_work& block, const row_work& planned_work,
+                               segment& planned, unsigned char* stages, held_pages<Tile>& held,
+                               int& shared_arrivals, bool& met) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int query_warp = warp % (Tile::warps / Tile::kv_warps),
             kv_warp = warp / (Tile::warps / Tile::kv_warps);
-  const segment_span span = span_of<Tile>(p, work, s);
+  segment_span span = span_of<Tile>(p, planned_work, planned);
   const int first_tile = span.first_tile, last_tile = span.last_tile;
+  // note: not to be read before the first barrier
+  const row_work& work = Tile::segment_shared ? held.work : planned_work;
+  const segment& s = Tile::segment_shared ? held.s : planned;
+  if constexpr (Tile::segment_shared) place_parts<Tile>(p, block, planned);
+  if (threadIdx.x == 0) {
+    held.bad = 0;
+    if constexpr (Tile::segment_shared) {
+      held.work = planned_work;
+      held.s = planned;
+    }
+  }
 
-  const kv_loader<T, HeadSize, Tile> loader(p, work, s, span, shared_address(stages), held);
-  loader.look_up_first(first_tile);
-  // note: before the copies, which would delay it
-  warp_attention<T, HeadSize, Tile> attention;
-  attention.load_query(p, work, s, query_warp);
-  __syncthreads();
-  constexpr int ahead =
-      Tile::refills_at_once ? Tile::stages : Tile::stages - 1;  // tiles under way while one is read
-  const auto refill = [&](int tile, int stage) {
-    if (tile < last_tile) loader.start(tile, stage);
-    loader.start_look_up(tile + ahead);
-    commit_copies();
-  };
-#pragma unroll 1
-  for (int i = 0; i < Tile::stages; ++i) {
-    if (first_tile + i < last_tile) loader.start(first_tile + i, i);
-    if (Tile::refills_at_once || i > 0) loader.start_look_up(first_tile + i + ahead);
-    commit_copies();
-  }
-  const bool has_queries = query_warp * 16 < s.lines;
+  kv_loader<T, HeadSize, Tile> loader(p, planned_work, planned, span, shared_address(stages), held);
+  const bool has_queries = query_warp * 16 < planned.lines;
   const bool plain = p.op.scale > 0 && !(p.op.logit_cap > 0);  // what the scores' order is, the logits' is
-  attention.unit = plain ? p.op.scale * log2_e : log2_e;
-  int stage = 0;
-  for (int tile = first_tile; tile < last_tile; ++tile) {
-    if (Tile::refills_at_once || tile == first_tile)
-      wait_copies<Tile::stages - 1>();
-    else
-      wait_copies<Tile::stages - 2>();
-    meet_group<Tile>(
-        kv_warp);  // its keys of this tile are there, and none of it reads the stage before any more
-    if (!Tile::refills_at_once && tile > first_tile)
-      refill(tile + ahead, stage == 0 ? Tile::stages - 1 : stage - 1);
-    if (has_queries) {
-      const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
-      const int first_key = kv_warp * Tile::warp_tokens;
-      const int position = tile * Tile::kv_tokens + first_key;
-      // note: read before the products, which hide it
-      const auto there = Tile::guarded ? held.live_of(stage, kv_warp) : held_pages<Tile>::all_live;
-      float scores[Tile::warp_tokens / 8][4];
-      attention.score(keys, first_key, scores);
-      if (!plain) {
-        const bool capped = p.op.logit_cap > 0;
-        const float inner = capped ? __fdividef(p.op.scale, p.op.logit_cap) : p.op.scale;
+  // once, or with an entry that is no page twice: the second time with words that say which tokens are there,
+  // which no other segment needs
+#pragma unroll 1
+  while (true) {
+    loader.look_up_first(first_tile);
+    // note: before the copies, which would delay it
+    warp_attention<T, HeadSize, Tile> attention;
+    attention.load_query(p, planned_work, planned, query_warp);
+    __syncthreads();
+    constexpr int ahead =
+        Tile::refills_at_once ? Tile::stages : Tile::stages - 1;  // tiles under way while one is read
+    const auto refill = [&](int tile, int stage) {
+      if (tile < last_tile) loader.start(tile, stage);
+      loader.start_look_up(tile + ahead);
+      commit_copies();
+    };
+#pragma unroll 1
+    for (int i = 0; i < Tile::stages; ++i) {
+      if (first_tile + i < last_tile) loader.start(first_tile + i, i);
+      if (Tile::refills_at_once || i > 0) loader.start_look_up(first_tile + i + ahead);
+      commit_copies();
+    }
+    if constexpr (!Tile::segment_shared) place_parts<Tile>(p, block, planned);
+    attention.unit = plain ? p.op.scale * log2_e : log2_e;
+    int stage = 0;
+    for (int tile = first_tile; tile < last_tile; ++tile) {
+      if (Tile::refills_at_once || tile == first_tile)
+        wait_copies<Tile::stages - 1>();
+      else
+        wait_copies<Tile::stages - 2>();
+      meet_group<Tile>(
+          kv_warp);  // its keys of this tile are there, and none of it reads the stage before any more
+      if (!Tile::refills_at_once && tile > first_tile)
+        refill(tile + ahead, stage == 0 ? Tile::stages - 1 : stage - 1);
+      if (has_queries) {
+        const std::uint32_t keys = shared_address(stages) + stage * Tile::stage_bytes;
+        const int first_key = kv_warp * Tile::warp_tokens;
+        const int position = tile * Tile::kv_tokens + first_key;
+        float scores[Tile::warp_tokens / 8][4];
+        attention.score(keys, first_key, scores);
+        if (!plain) {
+          const bool capped = p.op.logit_cap > 0;
+          const float inner = capped ? __fdividef(p.op.scale, p.op.logit_cap) : p.op.scale;
 #pragma unroll
-        for (auto& each : scores)
+          for (auto& each : scores)
 #pragma unroll
-          for (float& value : each)
-            value = capped ? p.op.logit_cap * tanh_fast(inner * value) : inner * value;
+            for (float& value : each)
+              value = capped ? p.op.logit_cap * tanh_fast(inner * value) : inner * value;
+        }
+        if (position < span.all_begin || position + Tile::warp_tokens > span.all_end) {
+          const auto there =
+              Tile::guarded && loader.careful ? held.live_of(stage, kv_warp) : held_pages<Tile>::all_live;
+          attention.mask(p, work, s, query_warp, scores, position, there, lane % 4 * 2);
+        }
+        attention.softmax(scores);
+        attention.weigh(keys + Tile::keys_bytes, first_key, scores);
       }
-      if (there != held_pages<Tile>::all_live || position < span.all_begin ||
-          position + Tile::warp_tokens > span.all_end)
-        attention.mask(p, work, s, query_warp, scores, position, there, lane % 4 * 2);
-      attention.softmax(scores);
-      attention.weigh(keys + Tile::keys_bytes, first_key, scores);
+      if constexpr (Tile::refills_at_once) {
+        meet_group<Tile>(kv_warp);  // none of it reads the stage any more
+        refill(tile + ahead, stage);
+      }
+      stage = stage == Tile::stages - 1 ? 0 : stage + 1;
     }
-    if constexpr (Tile::refills_at_once) {
-      meet_group<Tile>(kv_warp);  // none of it reads the stage any more
-      refill(tile + ahead, stage);
-    }
-    stage = stage == Tile::stages - 1 ? 0 : stage + 1;
+    wait_copies<0>();
+    __syncthreads();
+    const std::int32_t bad = Tile::guarded ? held.bad : 0;
+    attention.store(reinterpret_cast<float*>(stages), query_warp, kv_warp, s.lines);
+    __syncthreads();
+    if (!Tile::guarded || bad == 0 || loader.careful) break;
+    if (threadIdx.x == 0) report_fault(p, s.row, row_status::slot_out_of_range, bad);
+    loader.careful = true;
+    span = span.masked();
   }
-  wait_copies<0>();
-  __syncthreads();
-  float* const shared = reinterpret_cast<float*>(stages);
-  attention.store(shared, query_warp, kv_warp, s.lines);
-  __syncthreads();
-  finish_segment<T, HeadSize, Tile>(p, work, s, shared, reinterpret_cast<float*>(stages + Tile::shared_bytes),
-                                    held.received, shared_arrivals);
+  if (Tile::clusters && !met) {
+    cluster_wait();
+    met = true;
+  }
+  finish_segment<T, HeadSize, Tile>(p, work, s, reinterpret_cast<float*>(stages),
+                                    reinterpret_cast<float*>(stages + Tile::shared_bytes), held.received,
+                                    shared_arrivals);
   __syncthreads();  // before the next segment's copies
 }
 
@@ -114,17 +141,20 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
   extern __shared__ __align__(1024) unsigned char stages[];
   __shared__ held_pages<Tile> held;
   __shared__ int arrivals;
+  static_assert(Tile::launch_bytes + sizeof held + sizeof arrivals +
+                    (Tile::plan_shared ? sizeof(block_work) : 0) <=
+                Tile::block_bytes);
   const bool clustered = Tile::clusters && p.cluster > 1;
   if (clustered) {
     if (threadIdx.x == 0) init_received(shared_address(&held.received));
-    cluster_arrive();
+    cluster_arrive_received();
   }
   prefetch_plan(p);
   wait_for_predecessor();
 
   const block_work planned = plan_block<Tile>(p);
   const block_work* block = &planned;
-  if constexpr (split_few_registers) {
+  if constexpr (Tile::plan_shared) {
     __shared__ block_work shared_block;
     if (threadIdx.x == 0) shared_block = planned;
     __syncthreads();
@@ -132,10 +162,11 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
   }
   // note: asked for now and looked at in the end, so that no key waits for it
   const int live_end = Tile::guarded ? p.op.cu_seqlens_q[p.op.rows] : 0;
-  if (clustered) cluster_wait();
-  for_each_segment<Tile>(p, *block, [&](const row_work& work, const segment& s) {
-    attend_segment<T, Tile::head_size, Tile>(p, work, s, stages, held, arrivals);
+  bool met = !clustered;
+  for_each_segment<Tile>(p, *block, [&](const row_work& work, segment& s) {
+    attend_segment<T, Tile::head_size, Tile>(p, *block, work, s, stages, held, arrivals, met);
   });
+  if (!met) cluster_wait();
   clear_dead_tokens<T, Tile>(p, live_end, Tile::threads);
 }
 

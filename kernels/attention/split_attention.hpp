@@ -14,9 +14,24 @@ constexpr int split_invariant_warps = 2;
 constexpr int warpgroup_consumers = 2;         // multiplying warpgroups of a block, 64 query rows each
 constexpr std::size_t split_counters = 16384;  // of every workspace, whatever the launch's shape
 
-/// Blocks that fit on one multiprocessor, by shared memory and by registers without spills.
+/// Blocks that fit on one multiprocessor by registers without spills, and on Hopper by shared memory.
 constexpr int split_occupancy(int head_size, int query_warps, int warps) {
-  return warps == 8 ? 1 : head_size == 64 && query_warps < 4 ? 3 : 2;
+  return warps == 8 ? 1 : head_size == 64 && query_warps == 1 ? 3 : 2;
+}
+
+constexpr int split_stages(int head_size) {
+  return head_size == 128 ? 3 : 4;
+}
+
+/// Shared memory that a launch asks for: stages of keys and values, 16 tokens a warp, and in blocks of eight warps
+/// the part that another block of the cluster sends.
+constexpr int split_launch_bytes(int head_size, int warps) {
+  return split_stages(head_size) * 16 * warps * head_size * 4 + (warps == 8 ? 16 * (head_size + 4) * 4 : 0);
+}
+
+/// All that a block takes of what a device lends one: with page entries and small things.
+constexpr int split_block_bytes(int head_size, int warps) {
+  return split_launch_bytes(head_size, warps) + warps * 512 + 1024;
 }
 
 /// What may be varied to measure it.
@@ -45,8 +60,10 @@ struct split_plan {
 /// What a plan is made for.
 struct split_device {
   int multiprocessors = 1;
-  bool warpgroups = false;  // the warpgroup kernel was built for it and runs there: Hopper alone
-  bool clusters = false;    // it has thread block clusters
+  bool warpgroups = false;       // the warpgroup kernel was built for it and runs there: Hopper alone
+  bool clusters = false;         // it has thread block clusters
+  int block_bytes = 227 * 1024;  // of shared memory that it lends a block
+  int multiprocessor_bytes = 228 * 1024;  // that a multiprocessor has
 
   static split_device of(device where);
 };

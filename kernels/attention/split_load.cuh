@@ -1,9 +1,32 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/mma.cuh"
 #include "kernels/attention/split_segments.cuh"
 
 namespace stepgraph::detail {
+
+/// What a block holds beside its pipeline stages.
+template <class Tile>
+struct held_pages {
+  static constexpr int tiles = 8;                     // of a ring, more than are ever on their way
+  std::int32_t pages[tiles][Tile::kv_tokens];         // page entry of each token of a coming tile
+  alignas(8) std::uint16_t live[tiles][Tile::warps];  // tokens of a stage that are there, a bit each, by warp
+  row_work work;  // of the segment at hand, kept out of registers while keys come
+  segment s;
+  std::int32_t bad;        // an entry of the segment's that is no page; 0 where all are
+  std::uint64_t received;  // barrier: the part that the cluster's other block sends is there
+
+  /// Of the tokens whose keys a group of warps shares, the first in the lowest bit.
+  using group_bits =
+      std::conditional_t<Tile::warp_tokens == 16, std::uint16_t,
+                         std::conditional_t<Tile::warp_tokens == 32, std::uint32_t, std::uint64_t>>;
+  static constexpr group_bits all_live = static_cast<group_bits>(~group_bits{0});
+  __device__ group_bits live_of(int stage, int group) const {
+    return reinterpret_cast<const group_bits*>(live[stage])[group];
+  }
+};
 
 /// Brings KV tiles of one (row, KV head) into shared memory, a stage each. Page entries travel `stages`
 /// tiles ahead of their keys, through shared memory too: an entry may come from device memory, and nothing
@@ -15,23 +38,22 @@ struct kv_loader {
   const split_params& p;
   held_pages<Tile>& held;
   const std::int32_t* table;
-  const row_work& work;
-  const segment& s;
   segment_span range;
   unsigned pages;            // of the pool
   std::int64_t head_offset;  // elements, of this thread's piece of a line
   std::uint64_t policy;      // of the cache, for the pool's keys and values
   std::uint32_t to;          // shared address of this thread's first piece in stage 0
+  bool careful = false;      // words of live tokens are left for those who multiply
 
   __device__ kv_loader(const split_params& params, const row_work& row, const segment& now,
                        const segment_span& positions, std::uint32_t stages, held_pages<Tile>& ring)
-      : p(params), held(ring), work(row), s(now), range(positions) {
-    table = row_pages::of(p.op, s.row).entries;
-    policy = cache_policy(work.query_tiles <= 1);
+      : p(params), held(ring), range(positions) {
+    table = row_pages::of(p.op, now.row).entries;
+    policy = cache_policy(row.query_tiles <= 1);
     pages = page_limit(p.op.cache);
     const int piece = threadIdx.x % Tile::line_vectors;
     const int token = threadIdx.x / 32 * 16 + threadIdx.x % 32 / Tile::line_vectors;
-    head_offset = s.kv_head * p.op.cache.head_stride + piece * 8;
+    head_offset = now.kv_head * p.op.cache.head_stride + piece * 8;
     to = stages + token * Tile::line_bytes + swizzle(piece, token) * 16;
   }
 
@@ -69,7 +91,7 @@ struct kv_loader {
 
   /// Starts the copies of tile `tile`, whose entries are there, into `stage`. What is not there becomes
   /// zeros, so that nothing it holds reaches arithmetic.
-  __device__ void start(int tile, int stage) const {
+  __device__ void start(int tile, int stage) {
     const kv_pages_view& cache = p.op.cache;
     // a warp brings 16 tokens; its lanes look up one each, twice over
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_token = warp * 16 + lane % 16;
@@ -78,13 +100,13 @@ struct kv_loader {
     const std::int32_t page = held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][own_token];
     if (Tile::guarded && listed(position) && static_cast<unsigned>(page) >= pages) {
       there = false;
-      if (lane < 16) report_fault(p, s.row, row_status::slot_out_of_range, page);
+      atomicExch(&held.bad, page);
     }
     const int in_page = position & ((1 << p.op.page_shift) - 1);
     const std::int64_t offset = !there             ? -1
                                 : listed(position) ? page * cache.page_stride + in_page * cache.token_stride
                                                    : position * p.op.step_kv.token_stride;
-    if constexpr (Tile::guarded) {
+    if (Tile::guarded && careful) {
       const std::uint32_t bits = __ballot_sync(~0u, there);
       if (lane == 0) held.live[stage][warp] = static_cast<std::uint16_t>(bits);
     }
@@ -111,10 +133,11 @@ struct kv_loader {
   /// The copies of a tile that holds some of the step's own tokens.
   __device__ void start_mixed(int tile, std::int64_t offset, std::uint32_t stage_to) const {
     const int first = threadIdx.x % 32 / Tile::line_vectors;
+    const row_work& work = held.work;
     // as `head_offset`, of the step's own keys and values, from position 0 on
     const std::int64_t own_offset =
         (std::int64_t{work.first_token} - work.base()) * p.op.step_kv.token_stride +
-        s.kv_head * p.op.step_kv.head_stride + static_cast<int>(threadIdx.x) % Tile::line_vectors * 8;
+        held.s.kv_head * p.op.step_kv.head_stride + static_cast<int>(threadIdx.x) % Tile::line_vectors * 8;
 #pragma unroll 1
     for (int pass = 0; pass < Tile::passes; ++pass) {
       const int token = first + pass * Tile::pass_tokens;

@@ -112,13 +112,49 @@ __device__ void write_output(const split_params& p, const row_work& work, const 
     p.op.log_sum_exp[at] = sees ? (row.largest + log2f(row.sum)) * ln_2 : -INFINITY;
 }
 
+/// Merges a line's parts, in the order of the row's tokens, and writes its output; eight parts at a time, which are on
+/// their way together.
+template <class T, int HeadSize, class Tile>
+__device__ void merge_line(const split_params& p, const row_work& work, const segment& s, int line) {
+  constexpr int at_once = 8;
+  line_softmax<HeadSize> row;
+#pragma unroll 1
+  for (int first = 0; first < s.parts; first += at_once) {
+    lane_values<HeadSize> values[at_once];
+    float2 scale[at_once];
+    float most = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      scale[i] = make_float2(-INFINITY, 0);
+      if (first + i >= s.parts) continue;
+      const float* const from = p.partials + s.slot(first + i) + line * Tile::slot_line;
+      values[i] = lane_values<HeadSize>::load_slot(from);
+      scale[i] = __ldcg(reinterpret_cast<const float2*>(from + HeadSize));
+    }
+#pragma unroll
+    for (const float2& each : scale) most = fmaxf(most, each.x);
+    const float reference = row.raise(most);
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const float weight = exp2_fast(scale[i].x - reference);
+      row.weighted.add(values[i], weight);
+      row.sum += weight * scale[i].y;
+    }
+  }
+  write_output<T>(p, work, s, line, row);
+}
+
 /// Merges a unit's parts, in the order of the row's tokens, and writes its output. Parts come through shared
 /// memory, as many at once as fit, so that all are on their way together in a few instructions: this code
-/// runs once a unit, and fetching it costs more than running it. A warp does a row.
+/// runs once a unit, and fetching it costs more than running it. A warp does a row. Few lines go without shared memory.
 template <class T, int HeadSize, class Tile>
 __device__ void merge_parts(const split_params& p, const row_work& work, const segment& s, float* shared) {
   constexpr int line_vectors = Tile::slot_line / 4, line_bytes = Tile::slot_line * 4;
   const int warp = threadIdx.x / 32;
+  if (s.lines <= Tile::warps) {
+    if (warp < s.lines) merge_line<T, HeadSize, Tile>(p, work, s, warp);
+    return;
+  }
   const int at_once = min(s.parts, Tile::shared_bytes / (Tile::warps * line_bytes));  // parts
   const int rows = min(s.lines, Tile::shared_bytes / (at_once * line_bytes) / Tile::warps * Tile::warps);
 #pragma unroll 1

@@ -7,6 +7,17 @@ namespace stepgraph::detail {
 
 namespace {
 
+constexpr int reserved_bytes = 1024;  // of shared memory, that the system keeps of each block's
+
+/// Blocks that are on the device at once.
+int resident_blocks(const split_device& on, const paged_attention_params& p, const split_plan& plan) {
+  if (plan.warpgroups) return on.multiprocessors;
+  const int by_bytes =
+      on.multiprocessor_bytes / (split_block_bytes(p.head_size, plan.warps) + reserved_bytes);
+  return on.multiprocessors *
+         std::max(std::min(split_occupancy(p.head_size, plan.query_warps, plan.warps), by_bytes), 1);
+}
+
 /// Whether warpgroups of 64 query rows serve; not where warps of 16 do better, or are all that serves:
 /// batch-invariant rows, whose bits may not depend on the bucket.
 bool choose_warpgroups(bool there, const paged_attention_params& p, std::int64_t packed,
@@ -29,13 +40,17 @@ split_plan plan_split(const split_device& on, const paged_attention_params& p, c
   // themselves
   if (plan.query_warps == 1) {
     const bool few = std::int64_t{2} * p.rows * p.kv_heads <= on.multiprocessors;
-    plan.warps = options.warps > 0 ? options.warps : few ? 8 : 4;
+    const bool fit = split_block_bytes(p.head_size, 8) <= on.block_bytes;
+    plan.warps = !fit ? 4 : options.warps > 0 ? options.warps : few ? 8 : 4;
   }
+  STEPGRAPH_EXPECTS(split_block_bytes(p.head_size, plan.warps) <= on.block_bytes,
+                    "paged_attention: a block of split-KV attention at head size ", p.head_size, " needs ",
+                    split_block_bytes(p.head_size, plan.warps), " bytes of shared memory, this device has ",
+                    on.block_bytes, " for one");
   plan.warpgroups = choose_warpgroups(on.warpgroups, p, packed, options);
   const std::int64_t tile_rows = plan.warpgroups ? 64 * warpgroup_consumers : 16 * plan.query_warps;
-  const int resident =
-      on.multiprocessors * (plan.warpgroups ? 1 : split_occupancy(p.head_size, plan.query_warps, plan.warps));
-  plan.block_groups = std::max(resident * options.oversubscribe / std::max(p.kv_heads, 1), 1);
+  plan.block_groups =
+      std::max(resident_blocks(on, p, plan) * options.oversubscribe / std::max(p.kv_heads, 1), 1);
   if (on.clusters && plan.warps == 8 && !plan.warpgroups && plan.block_groups > 1) plan.cluster = 2;
   plan.block_groups = plan.block_groups / plan.cluster * plan.cluster;
   plan.min_tiles = std::max(options.min_tiles * 4 / plan.warps, 1);  // of 16 tokens a warp

@@ -8,12 +8,12 @@ namespace stepgraph::detail {
 
 /// What one row asks for, from device lengths.
 struct row_work {
-  std::int32_t first_token = 0;  // of the row, packed
-  std::int32_t tokens = 0;       // E
-  std::int32_t length = 0;       // in the cache, new tokens included
-  std::int32_t query_tiles = 0;
-  std::int32_t cost = 0;   // KV tiles of all its query tiles, with their overhead, for each KV head
-  std::int32_t tiles = 0;  // of its only query tile, or with a window of each; one where nothing is seen
+  std::int32_t first_token;  // of the row, packed
+  std::int32_t tokens;       // E
+  std::int32_t length;       // in the cache, new tokens included
+  std::int32_t query_tiles;
+  std::int32_t cost;   // KV tiles of all its query tiles, with their overhead, for each KV head
+  std::int32_t tiles;  // of its only query tile, or with a window of each; one where nothing is seen
 
   __device__ std::int32_t base() const { return length - tokens; }
 };
@@ -44,7 +44,7 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
   const paged_attention_params& op = p.op;
   const std::int32_t begin = op.cu_seqlens_q[row], end = op.cu_seqlens_q[row + 1];
   const std::int32_t length = op.cache_seqlens[row];
-  row_work work;
+  row_work work{};
   if constexpr (Tile::guarded) {
     work.first_token = min(max(begin, 0), op.tokens);
     work.tokens = min(max(end, work.first_token), op.tokens) - work.first_token;
@@ -81,12 +81,12 @@ __device__ __forceinline__ row_work work_of(const split_params& p, int row, bool
 /// token's heads lie side by side in memory. A group is such a set of blocks; the first `longer` of them have
 /// a tile more than the others' `share`.
 struct block_work {
-  std::int32_t begin = 0;
-  std::int32_t end = 0;
-  std::int32_t share = 1;
-  std::int32_t longer = 0;
-  std::int32_t row_begin = 0;  // where the first row's tiles begin
-  std::int32_t row = 0;
+  std::int32_t begin;
+  std::int32_t end;
+  std::int32_t share;
+  std::int32_t longer;
+  std::int32_t row_begin;  // where the first row's tiles begin
+  std::int32_t row;
 
   /// The group that has tile `at`.
   __device__ std::int32_t group_of(std::int32_t at) const {
@@ -133,7 +133,7 @@ __device__ block_work plan_block(const split_params& p) {
     if (lane >= distance) inclusive += below;
   }
   const int total = __shfl_sync(~0u, inclusive, 31), groups = p.block_groups;
-  block_work work;
+  block_work work{};
   const int busy = max(1, min(groups, total / p.min_tiles));
   work.share = total / busy;
   work.longer = total - work.share * busy;

@@ -12,6 +12,9 @@ struct segment {
   std::int32_t lines;       // packed query rows, 1 to the tile's
   std::int32_t first_tile;  // KV tiles of the row [first_tile, last_tile)
   std::int32_t last_tile;
+  std::int32_t unit_begin;  // in the concatenation
+  std::int32_t unit_tiles;
+  // and, by `place_parts`
   std::int32_t part;  // which of the unit's `parts` this is
   std::int32_t parts;
   bool sends;              // the cluster's first block merges this one's part with its own
@@ -36,6 +39,13 @@ struct segment_span {
   std::int32_t first_tile;
   std::int32_t last_tile;
   std::int32_t listed_end;  // positions up to here are in the cache, those after among the step's own
+
+  /// The same, but that all of its tiles are to be masked.
+  __device__ segment_span masked() const {
+    segment_span all = *this;
+    all.all_end = 0;
+    return all;
+  }
 };
 
 template <class Tile>
@@ -127,35 +137,42 @@ __device__ std::int32_t next_segment(const split_params& p, const block_work& bl
     s.first_gap = s.gap = lines * Tile::slot_line;
   } else {
     count = min(tiles - tile, block.end - at);
-    s.part = 0;
-    s.parts = 1;
-    s.counter = 0;
-    s.partials = s.first_gap = s.gap = 0;
-    if (count < tiles) {
-      // a block has two slots: one for a unit that began before it, one for a unit that it begins and does
-      // not end
-      const int group_now = blockIdx.y, first_group = block.group_of(unit_begin);
-      const int last_group = block.group_of(unit_begin + tiles - 1);
-      const int cluster = Tile::clusters ? p.cluster : 1;  // groups that leave a part together, 1 or 2
-      const int first_cluster = first_group >> (cluster - 1), mine = group_now >> (cluster - 1);
-      if (cluster == 2) {
-        const bool second = group_now % 2 == 1;
-        s.sends = second && first_group < group_now;
-        s.leads = !second && last_group > group_now;
-      }
-      s.part = mine - first_cluster;
-      s.parts = (last_group >> (cluster - 1)) - first_cluster + 1;
-      s.counter = first_group * kv_heads + s.kv_head;
-      const int slot = Tile::query_rows * Tile::slot_line;
-      s.partials = (std::int64_t{2} * s.counter + 1) * slot;
-      s.first_gap = (2 * ((first_cluster + 1) * cluster - first_group) * kv_heads - 1) * slot;
-      s.gap = 2 * cluster * kv_heads * slot;
-    }
+    s.unit_begin = unit_begin;
+    s.unit_tiles = tiles;
+    s.parts = count < tiles ? 2 : 1;  // or more
   }
   const int first_tile = first_kv_tile<Tile>(p, work, query_tile) - Tile::overhead;
   s.first_tile = first_tile + max(tile, Tile::overhead);
   s.last_tile = first_tile + max(tile + count, Tile::overhead);
   return unit_begin + tile + count;
+}
+
+/// Where a segment's part of its unit goes, and how many there are. note: nothing of it is needed before the
+/// segment's end, so it can be asked for while the first keys come
+template <class Tile>
+__device__ __forceinline__ void place_parts(const split_params& p, const block_work& block, segment& s) {
+  if (Tile::invariant && p.op.batch_invariant) return;
+  s.part = 0;
+  s.counter = 0;
+  s.partials = s.first_gap = s.gap = 0;
+  if (s.parts == 1) return;
+  // a block has two slots: one for a unit that began before it, one for a unit that it begins and does not end
+  const int group_now = blockIdx.y, first_group = block.group_of(s.unit_begin);
+  const int last_group = block.group_of(s.unit_begin + s.unit_tiles - 1);
+  const int cluster = Tile::clusters ? p.cluster : 1;  // groups that leave a part together, 1 or 2
+  const int first_cluster = first_group >> (cluster - 1), mine = group_now >> (cluster - 1);
+  if (cluster == 2) {
+    const bool second = group_now % 2 == 1;
+    s.sends = second && first_group < group_now;
+    s.leads = !second && last_group > group_now;
+  }
+  s.part = mine - first_cluster;
+  s.parts = (last_group >> (cluster - 1)) - first_cluster + 1;
+  s.counter = first_group * p.op.kv_heads + s.kv_head;
+  const int slot = Tile::query_rows * Tile::slot_line;
+  s.partials = (std::int64_t{2} * s.counter + 1) * slot;
+  s.first_gap = (2 * ((first_cluster + 1) * cluster - first_group) * p.op.kv_heads - 1) * slot;
+  s.gap = 2 * cluster * p.op.kv_heads * slot;
 }
 
 /// Calls `body(work, segment)` for all of a block's segments.

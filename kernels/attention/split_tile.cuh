@@ -1,14 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/attention/split_attention.hpp"
 
 namespace stepgraph::detail {
 
-// note: for sm_100 the compiler needs more registers for the same code, and would spill
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+// note: elsewhere than on sm_90 the compiler needs more registers for the same code, and would spill
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
 constexpr bool split_few_registers = true;
 #else
 constexpr bool split_few_registers = false;
@@ -31,12 +30,15 @@ struct split_tile {
   // a row's only query tile reads its keys and values once: they need not push lengths, page tables and code
   // out of the cache
   static constexpr bool read_once = QueryWarps < 4 && !split_few_registers;
+  // the segment at hand lies in shared memory rather than in registers
+  static constexpr bool segment_shared = QueryWarps > 1;
+  static constexpr bool plan_shared = split_few_registers || QueryWarps == 4;  // rather than in registers
   static constexpr bool trees = true;
   static constexpr bool invariant = true;  // batch-invariant splits, too
   static constexpr int kv_warps = Warps / QueryWarps;
   static constexpr int group_warps = QueryWarps;            // warps that have the same keys
   static constexpr int warp_tokens = kv_tokens / kv_warps;  // keys of a tile that one warp sees
-  static constexpr int stages = HeadSize == 128 ? 3 : 4;
+  static constexpr int stages = split_stages(HeadSize);
   // a stage is refilled as soon as it is read, or once the next one is there: faster for a block alone on its
   // multiprocessor, slower for two
   static constexpr bool refills_at_once = Warps == 8;
@@ -52,28 +54,12 @@ struct split_tile {
   static constexpr int slot_line = HeadSize + 4;  // floats of a partial result a query row
   // two blocks of eight warps may be a cluster, whose first one takes the other's part of a unit
   static constexpr bool clusters = Warps == 8;
-  static constexpr int launch_bytes = shared_bytes + (clusters ? query_rows * slot_line * 4 : 0);
+  static constexpr int block_bytes = split_block_bytes(HeadSize, Warps);
+  static constexpr int launch_bytes = split_launch_bytes(HeadSize, Warps);
+  static_assert(launch_bytes == shared_bytes + (clusters ? query_rows * slot_line * 4 : 0));
   static_assert(warp_tokens % 16 == 0, "a warp multiplies by 16 keys at a time");
   static_assert(kv_warps * query_rows * (output_pitch + 2) * 4 <= shared_bytes,
                 "the warps' outputs take the pipeline's place");
-};
-
-/// What a block holds beside its pipeline stages.
-template <class Tile>
-struct held_pages {
-  static constexpr int tiles = 8;                     // of a ring, more than are ever on their way
-  std::int32_t pages[tiles][Tile::kv_tokens];         // page entry of each token of a coming tile
-  alignas(8) std::uint16_t live[tiles][Tile::warps];  // tokens of a stage that are there, a bit each, by warp
-  std::uint64_t received;  // barrier: the part that the cluster's other block sends is there
-
-  /// Of the tokens whose keys a group of warps shares, the first in the lowest bit.
-  using group_bits =
-      std::conditional_t<Tile::warp_tokens == 16, std::uint16_t,
-                         std::conditional_t<Tile::warp_tokens == 32, std::uint32_t, std::uint64_t>>;
-  static constexpr group_bits all_live = static_cast<group_bits>(~group_bits{0});
-  __device__ group_bits live_of(int stage, int group) const {
-    return reinterpret_cast<const group_bits*>(live[stage])[group];
-  }
 };
 
 /// 16-byte pieces of a line are permuted by the line's number, so that eight lines at one piece lie in

@@ -29,6 +29,10 @@ split_device split_device::of(device where) {
   int major = 0, minor = 0;
   STEPGRAPH_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, where.ordinal()));
   STEPGRAPH_CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, where.ordinal()));
+  STEPGRAPH_CUDA_TRY(
+      cudaDeviceGetAttribute(&on.block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, where.ordinal()));
+  STEPGRAPH_CUDA_TRY(cudaDeviceGetAttribute(&on.multiprocessor_bytes,
+                                            cudaDevAttrMaxSharedMemoryPerMultiprocessor, where.ordinal()));
   on.clusters = major >= 9;
   if (major != 9 || minor != 0) return on;
   cudaFuncAttributes attributes{};

@@ -51,10 +51,23 @@ struct warpgroup_loader {
     order.advance();
   }
 
+  /// Whether the order at hand had an entry that is no page; all loading warps ask together, once an order, so that
+  /// none of them gives the next but one while another still asks.
+  __device__ bool was_bad() const {
+    const ring_place<Tile::orders> given = order.before();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(shared_address(&held.brought));
+    static_assert(Tile::orders == 2, "an order's stage is its number's parity");
+    wait_barrier(shared_address(&held.brought), given.stage());
+    const segment_order& brought = held.orders[given.stage()];
+    return brought.bad[0] || brought.bad[1];
+  }
+
   /// A segment's keys, or its values, to the ring at `to`. What is not there becomes zeros, so that
-  /// nothing it holds reaches arithmetic.
+  /// nothing it holds reaches arithmetic. With the last keys, those who multiply them
+  /// see in their order whether some entry was no page.
   template <bool Keys>
-  __device__ void load_tiles(const row_work& work, const segment& s, const segment_span& span,
+  __device__ void load_tiles(const row_work& work, const segment& s, const segment_span& span, bool careful,
                              std::uint32_t to,
                              ring_place<Keys ? Tile::key_stages : Tile::value_stages>& ring) {
     const kv_pages_view& cache = p.op.cache;
@@ -106,29 +119,37 @@ struct warpgroup_loader {
         }
         if (Tile::guarded && !there[word]) entry[word] = -1;
       }
+      if (Keys && Tile::guarded && !careful && tile + 1 == span.last_tile && __any_sync(~0u, bad != 0) &&
+          lane == 0) {
+        // the order says so only once it is there
+        const ring_place<Tile::orders> given = order.before();
+        wait_barrier(shared_address(&held.full_order[given.stage()]), given.parity());
+        held.orders[given.stage()].bad[half] = true;
+      }
+      // all of this warp's tokens lie in boxes of the pool, or nowhere. note: all that can be is known before the
+      // stage is free
+      const bool boxed =
+          p.bulk && (!Tile::guarded || ((first + Tile::warp_tokens <= boxes_end || first >= end) &&
+                                        static_cast<unsigned>(cut_begin - first) >= Tile::warp_tokens));
+      const int column = lane % Tile::columns, token = lane / Tile::columns << min(p.op.page_shift, 6);
+      std::int32_t page = __shfl_sync(~0u, entry[0], token % 32);
+      if (const std::int32_t later = __shfl_sync(~0u, entry[Tile::warp_words - 1], token % 32); token >= 32)
+        page = later;
       wait_barrier(shared_address((Keys ? held.empty_keys : held.empty_values) + ring.stage()),
                    ring.parity() ^ 1);
-      if (Keys && Tile::guarded) {
+      if (Keys && Tile::guarded && careful) {
 #pragma unroll
         for (int word = 0; word < Tile::warp_words; ++word) {
           const std::uint32_t bits = __ballot_sync(~0u, there[word]);
-          if (lane == word) held.live[ring.stage()][half * Tile::warp_words + word] = bits;
+          if (lane == 0) held.live[ring.stage()][half * Tile::warp_words + word] = bits;
         }
       }
-      if (p.bulk && (!Tile::guarded || ((first + Tile::warp_tokens <= boxes_end || first >= end) &&
-                                        static_cast<unsigned>(cut_begin - first) >= Tile::warp_tokens))) {
-        // all of this warp's tokens lie in boxes of the pool, or nowhere
-        const int shift = min(p.op.page_shift, 6), column = lane % Tile::columns;
-        const int token = lane / Tile::columns << shift;
-        std::int32_t page = __shfl_sync(~0u, entry[0], token % 32);
-        if (const std::int32_t later = __shfl_sync(~0u, entry[Tile::warp_words - 1], token % 32); token >= 32)
-          page = later;
-        const int in_page = (first + token) & ((1 << p.op.page_shift) - 1);
+      if (boxed) {
         if (lane == 0) expect_more(full, Tile::warp_tokens * HeadSize * int{sizeof(T)});
         __syncwarp();
         if (token < Tile::warp_tokens)
           copy_box(stage + token * 128 + column * Tile::kv_column_bytes, Keys ? &p.keys_map : &p.values_map,
-                   column * 64, in_page, s.kv_head, page, full);
+                   column * 64, (first + token) & ((1 << p.op.page_shift) - 1), s.kv_head, page, full);
 #pragma unroll
         for (int word = 0; word < Tile::warp_words; ++word)
           entry[word] = look_up(position + word * 32 + Tile::kv_tokens);
@@ -156,23 +177,30 @@ struct warpgroup_loader {
       if (Keys && lane == 0) arrive(full);
       ring.advance();
     }
-    if (Keys && bad != 0) report_fault(p, s.row, row_status::slot_out_of_range, bad);
+    if (Keys && bad != 0 && !careful) report_fault(p, s.row, row_status::slot_out_of_range, bad);
   }
 
-  /// All of the block's segments, in order.
+  /// All of the block's segments, in order. One with an entry that is no page comes again, with words that say
+  /// which of its tokens are there; no others need them.
   template <bool Keys>
   __device__ void run(const block_work& block) {
     ring_place<Keys ? Tile::key_stages : Tile::value_stages> ring;
-    for_each_segment<Tile>(p, block, [&](const row_work& work, const segment& s) {
-      const segment_span span = span_of<Tile>(p, work, s);
-      if constexpr (Keys) give({work, s, span});
-      if (span.first_tile >= span.last_tile) return;
-      if constexpr (Keys) {
-        load_tiles<true>(work, s, span, shared + Tile::keys_at, ring);
-      } else {
-        load_query(work, s);
-        load_tiles<false>(work, s, span, shared + Tile::values_at, ring);
-      }
+    for_each_segment<Tile>(p, block, [&](const row_work& work, segment& s) {
+      if constexpr (Keys) place_parts<Tile>(p, block, s);
+      bool careful = false;
+#pragma unroll 1
+      do {
+        const segment_span span = span_of<Tile>(p, work, s);
+        if constexpr (Keys)
+          give({work, s, careful ? span.masked() : span, careful});
+        else
+          order.advance();
+        if (span.first_tile < span.last_tile) {
+          if constexpr (!Keys) load_query(work, s);
+          load_tiles<Keys>(work, s, span, careful, shared + (Keys ? Tile::keys_at : Tile::values_at), ring);
+        }
+        careful = Tile::guarded && was_bad();
+      } while (careful);
     });
     if constexpr (Keys) give({});
   }

@@ -25,7 +25,6 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
 
   float scores[score_groups][4];
   std::uint32_t weights[Tile::kv_tokens / 16][4];
-  bool all_live = true;  // tokens of the tile whose scores come
 
   __device__ void start(const row_work& work, const segment& s) {
 #pragma unroll
@@ -50,7 +49,6 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
   /// Starts scores = queries . keys of the next tile.
   __device__ void start_scores() {
     wait_barrier(shared_address(&held.full_keys[key_ring.stage()]), key_ring.parity());
-    if constexpr (Tile::guarded) read_live();
     fence_for_products();
     const shared_matrix queries(
         shared + Tile::queries_at + query.stage() * Tile::query_bytes + warpgroup * 64 * 128, 16);
@@ -61,14 +59,6 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
       score_product::both_shared(scores, queries.from(step / 4 * Tile::query_column_bytes + step % 4 * 32),
                                  keys.from(step / 4 * Tile::kv_column_bytes + step % 4 * 32), step > 0);
     commit_products();
-  }
-
-  /// note: read by the lane that frees the stage, for all
-  __device__ void read_live() {
-    static_assert(Tile::words == 4);
-    uint4 live{};
-    if (threadIdx.x % 32 == 0) live = *reinterpret_cast<const uint4*>(held.live[key_ring.stage()]);
-    all_live = __shfl_sync(~0u, (live.x & live.y & live.z & live.w) == ~0u, 0);
   }
 
   /// Starts weighted += weights . values of the tile that the weights are of.
@@ -99,7 +89,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
 #pragma unroll
     for (int word = 0; word < Tile::words; ++word) {
       std::uint32_t live = ~0u;
-      if constexpr (Tile::guarded)
+      if (Tile::guarded && order.careful)
         live = __shfl_sync(~0u, threadIdx.x % 32 == 0 ? held.live[key_ring.stage()][word] : 0, 0);
       std::uint32_t seen[2];
 #pragma unroll
@@ -130,8 +120,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
         for (float& value : each) value = p.op.logit_cap * tanh_fast(inner * value);
     }
     const int position = tile * Tile::kv_tokens;
-    if (!all_live || position < span.all_begin || position + Tile::kv_tokens > span.all_end)
-      mask(order, position);
+    if (position < span.all_begin || position + Tile::kv_tokens > span.all_end) mask(order, position);
     free(held.empty_keys[key_ring.stage()]);
     key_ring.advance();
     float now[2] = {largest[0], largest[1]};
@@ -223,7 +212,7 @@ struct warpgroup_attention : warpgroup_rows<T, HeadSize, Tile> {
       const segment_order& now = held.orders[order.stage()];
       if (now.s.lines == 0) return;
       multiply(now);
-      finish(now.work, now.s);
+      if (!Tile::guarded || !(now.bad[0] || now.bad[1])) finish(now.work, now.s);
       // note: every thread has read the order, so every thread says so
       __syncwarp();
       arrive(shared_address(&held.empty_order[order.stage()]));

@@ -54,6 +54,8 @@ struct segment_order {
   row_work work;
   segment s;
   segment_span span;
+  bool careful = false;  // all tiles are masked, by what words of live tokens say too
+  bool bad[2] = {};  // has an entry that is no page, says one loading warp each: it comes again, carefully
 };
 
 /// Barriers between the loading warps and the multiplying ones, and small things. `full` phases end when a
@@ -64,10 +66,11 @@ struct warpgroup_held {
   std::uint64_t full_values[Tile::value_stages], empty_values[Tile::value_stages];
   std::uint64_t full_query[Tile::query_stages], empty_query[Tile::query_stages];
   std::uint64_t full_order[Tile::orders], empty_order[Tile::orders];
+  std::uint64_t brought;  // an order's keys and values are asked for by all loading warps, one arrival each
   segment_order orders[Tile::orders];
   block_work block;
-  alignas(
-      16) std::uint32_t live[Tile::key_stages][Tile::words];  // tokens of a stage that are there, a bit each
+  std::uint32_t live[Tile::key_stages]
+                    [Tile::words];  // of a careful segment: tokens that are there, a bit each
   std::int32_t arrivals;
 };
 
@@ -85,6 +88,9 @@ struct ring_place {
     at += 2;
     if (at >= 2 * Stages) at = at - 2 * Stages ^ 1;
   }
+
+  /// Where it was before it last advanced.
+  __device__ ring_place before() const { return {at >= 2 ? at - 2 : (at ^ 1) + 2 * Stages - 2}; }
 };
 
 }  // namespace stepgraph::detail

@@ -21,20 +21,32 @@ struct head_case {
   std::vector<float> weight, x;
   std::vector<std::uint64_t> want;  // of each token
 
-  /// `spoilt`: some tokens hold a NaN, and two rows of the weights do for every token.
-  head_case(reference::random_integers& random, int rows, int columns, int tokens, bool spoilt)
+  /// `range`: the smaller, the more ties; 0: the logits ascend with the row. `spoilt`: some tokens hold a NaN, and two
+  /// rows of the weights do for every token.
+  head_case(reference::random_integers& random, int rows, int columns, int tokens, int range, bool spoilt)
       : rows(rows),
         columns(columns),
         tokens(tokens),
         weight(std::size_t(rows) * columns),
         x(std::size_t(tokens) * columns) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
-    for (float& value : weight) value = static_cast<float>(random.between(-2, 2));
-    for (float& value : x) value = static_cast<float>(random.between(-1, 1));
+    if (range == 0) {
+      for (int row = 0; row < rows; ++row) {
+        weight[std::size_t(row) * columns] = static_cast<float>(row / 256);
+        weight[std::size_t(row) * columns + 1] = static_cast<float>(row % 256);
+      }
+      for (int token = 0; token < tokens; ++token) {
+        x[std::size_t(token) * columns] = 256;
+        x[std::size_t(token) * columns + 1] = 1;
+      }
+    } else {
+      for (float& value : weight) value = static_cast<float>(random.between(-range, range));
+      for (float& value : x) value = static_cast<float>(random.between(-range / 2, range / 2));
+    }
     if (spoilt)
       for (const int row : {rows - 1, rows / 3}) weight[std::size_t(row) * columns + row % columns] = nan;
     for (int token = 0; token < tokens; ++token) {
-      if (token % 11 == 7) x[std::size_t(token) * columns + token % columns] = nan;
+      if (token % 11 == 7 && spoilt) x[std::size_t(token) * columns + token % columns] = nan;
       double most = -std::numeric_limits<double>::infinity();
       int best = 0, first_nan = -1;
       for (int row = 0; row < rows; ++row) {
@@ -72,17 +84,20 @@ TEST_CASE(
   struct shape {
     int rows, columns, tokens;
   };
-  std::vector<shape> shapes{{1, 64, 1},       {130, 64, 70},    {1000, 576, 129}, {127, 128, 320},
-                            {20000, 64, 200}, {20000, 576, 5},  {777, 576, 40},   {9000, 128, 64},
-                            {25000, 64, 161}, {3000, 576, 160}, {64, 1024, 8},    {9000, 64, 321},
-                            {8448, 64, 32},   {8449, 64, 33},   {1200, 1024, 40}};
-  if (test_small()) shapes = {{130, 64, 70}, {300, 128, 130}, {17100, 64, 3}, {500, 64, 30}};
+  std::vector<shape> shapes{
+      {1, 64, 1},     {130, 64, 70},   {1000, 576, 129}, {127, 128, 320},  {20000, 64, 200}, {20000, 576, 5},
+      {777, 576, 40}, {9000, 128, 64}, {25000, 64, 161}, {3000, 576, 160}, {64, 1024, 8},    {9000, 64, 321},
+      {8448, 64, 32}, {8449, 64, 33},  {1200, 1024, 40}, {25344, 64, 160}, {50688, 64, 8},   {33856, 64, 64}};
+  if (test_small()) shapes = {{130, 64, 70}, {300, 128, 130}, {17100, 64, 3}, {500, 64, 30}, {25344, 64, 2}};
   for (const auto& [rows, columns, tokens] : shapes)
-    for (const bool spoilt : {false, true}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      // many ties, few, NaNs, ever larger logits
+      const bool spoilt = kind == 2;
+      CAPTURE(kind);
       CAPTURE(rows);
       CAPTURE(columns);
       CAPTURE(tokens);
-      const head_case in(random, rows, columns, tokens, spoilt);
+      const head_case in(random, rows, columns, tokens, kind == 1 ? 120 : kind == 3 ? 0 : 2, spoilt);
       const device_vector<bf16> weight = as_bf16(at, in.weight), x = as_bf16(at, in.x);
       // a line of its own, the other way round; two tokens share one
       std::vector<std::int32_t> lines(tokens);

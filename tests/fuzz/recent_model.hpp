@@ -22,6 +22,7 @@ struct recent_model {
 
   int fails_in = 0;           // the body's call of this number from now on fails; then -1. 0: none does
   bool synchronizes = false;  // it fails so, else by throwing
+  bool masked = false;        // what it does not say has the larger logits, and only the mask forbids it
 
   /// What comes after `recent`, the last of `count` tokens.
   static std::int32_t next(std::span<const std::int32_t> recent, std::int64_t count) {
@@ -41,7 +42,7 @@ struct recent_model {
                      .variant = variant,
                      .body = [this](const step_context& step) { body(step); },
                      .scratch_bytes = [](int rows, int tokens) -> std::size_t {
-                       return sizeof(float) * vocab * (rows + tokens);
+                       return (sizeof(float) * vocab + sizeof(std::uint32_t)) * (rows + tokens);
                      },
                      .sampled = sampled,
                      .tree = tree});
@@ -62,13 +63,19 @@ struct recent_model {
       step.stream.synchronize();
     }
     auto* const logits = reinterpret_cast<float*>(step.scratch.data());
+    auto* const words = masked ? reinterpret_cast<std::uint32_t*>(
+                                     logits + std::int64_t{vocab} * (step.key.rows + step.key.tokens))
+                               : nullptr;
     enqueue_host(step.stream, "recent_model",
-                 [step, logits, kv = step.kv->layers.front()] { fill(step, kv, logits); });
-    choose_tokens(step, {.data = logits, .stride = vocab, .vocab_size = vocab});
+                 [step, logits, words, kv = step.kv->layers.front()] { fill(step, kv, logits, words); });
+    choose_tokens(step, {.data = logits,
+                         .stride = vocab,
+                         .vocab_size = vocab,
+                         .allowed = {.words = words, .stride = words ? 1 : 0}});
   }
 
  private:
-  static void fill(const step_context& step, const kv_pages_view& kv, float* logits) {
+  static void fill(const step_context& step, const kv_pages_view& kv, float* logits, std::uint32_t* words) {
     const bool drafting = is_draft(step.key.kind), verify = step.key.kind == step_kind::target_verify;
     const std::int32_t live_tokens = step.cu_seqlens_q[step.key.rows];
     const auto cell = [&](std::int64_t slot) {
@@ -111,7 +118,11 @@ struct recent_model {
       std::int32_t said = next(history, count);
       if (drafting && count % 4 == 1) said = (said + 1) % vocab;
       float* const line = logits + std::int64_t{verify ? t : row} * vocab;
-      for (int id = 0; id < vocab; ++id) line[id] = id == said ? 0.0f : -1e30f;
+      // allowed beside it is its neighbour, which is as unlikely as without a mask
+      const std::uint32_t allowed = 1u << said | 1u << (said + 1) % vocab;
+      for (int id = 0; id < vocab; ++id)
+        line[id] = id == said ? 0.0f : words && !(allowed >> id & 1) ? 9.0f : -1e30f;
+      if (words) words[verify ? t : row] = allowed;
       if (drafting && step.hidden_out)
         step.hidden_out[step.out_line ? step.out_line[row] : row] = static_cast<float>(step.positions[t] + 1);
     }

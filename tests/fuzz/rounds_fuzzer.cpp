@@ -54,7 +54,7 @@ struct session {
   std::int64_t kv_pages = adopted ? 1 + requests * context / page_size : 8 + in.below(40);
   tokens pages = tokens(requests * context / page_size), lengths = tokens(requests), lasts = tokens(requests);
   std::vector<sampling_settings> settings = std::vector<sampling_settings>(requests);
-  recent_model model{};
+  recent_model model{.masked = finish};
   step_executor executor;
   std::vector<text> texts = std::vector<text>(requests);
   std::deque<launched_step> launched{};

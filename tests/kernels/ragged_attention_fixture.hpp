@@ -4,7 +4,9 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention/paged_attention.hpp"
@@ -136,6 +138,7 @@ class ragged_batch {
   void set(const std::vector<ragged_row>& rows) {
     rows_ = rows;
     poisoned_ = -1;
+    lost_.clear();
     const auto poison = from_float<T>(nan);
     std::fill(keys_.begin(), keys_.end(), poison);
     values_ = keys_;
@@ -214,6 +217,21 @@ class ragged_batch {
     device_keys_.set(keys_);
     device_values_.set(values_);
     poisoned_ = row;
+  }
+
+  /// Lists `entry`, which is no page, as a row's `index`-th; `check` wants its tokens unseen from then on.
+  void lose_page(int row, std::int64_t index, std::int32_t entry) {
+    std::vector<std::int32_t> table = device_table_.get();
+    if (lost_.empty()) whole_table_ = table;
+    lost_.insert({row, index});
+    table[(s.csr ? indptr_.get()[row] : row * columns_) + index] = entry;
+    device_table_.set(table);
+  }
+
+  /// Lists all lost pages again.
+  void find_pages() {
+    if (!lost_.empty()) device_table_.set(whole_table_);
+    lost_.clear();
   }
 
   /// The page that holds a row's tokens from `index` pages on.
@@ -357,6 +375,11 @@ class ragged_batch {
         if (s.window > 0 && position <= base + depth(j) - s.window) return false;
         return p < base || (mask >> (p - base) & 1) == 1;
       };
+    if (!lost_.empty())
+      one.visible = [=, this, seen = one.visible](std::int64_t p) {
+        const bool listed = !s.step_kv || p < base;
+        return (!seen || seen(p)) && !(listed && lost_.contains({row, p / page_size_}));
+      };
     const std::size_t first = (std::size_t(token) * s.heads + head) * s.head_size;
     for (int d = 0; d < s.head_size; ++d) one.query.push_back(to_float(query_[first + d]));
     return reference::attention(one);
@@ -369,8 +392,9 @@ class ragged_batch {
   std::int64_t page_size_, columns_, pages_, page_stride_;
   std::vector<ragged_row> rows_;
   int poisoned_ = -1;
+  std::set<std::pair<int, std::int64_t>> lost_;  // row, index among its pages
   std::vector<T> keys_, values_;
-  std::vector<std::int32_t> table_;
+  std::vector<std::int32_t> table_, whole_table_;
   std::vector<T> query_;
   std::vector<std::uint64_t> mask_;
   std::vector<float> sink_;

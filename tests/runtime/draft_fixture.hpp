@@ -126,6 +126,32 @@ struct asked {
   std::vector<std::int32_t> answer;
 };
 
+/// Random prompts and what plain decoding says to them.
+inline std::vector<asked> some_texts(const tiny& t, int count, int longest_answer, std::uint64_t seed) {
+  reference::random_integers random(seed);
+  step_executor plain = t.executor(1);
+  plain.capture();
+  std::vector<asked> all;
+  for (int i = 0; i < count; ++i) {
+    const std::vector<std::int32_t> prompt =
+        random_prompt(random, static_cast<int>(random.between(1, 40)), t.weights.config.vocab_size);
+    all.push_back({prompt, text_of(plain, prompt, static_cast<int>(random.between(1, longest_answer)))});
+  }
+  return all;
+}
+
+/// The same with prompts and answers of one length.
+inline std::vector<asked> equal_texts(const tiny& t, int count, int prompt, int answer, std::uint64_t seed) {
+  reference::random_integers random(seed);
+  step_executor plain = t.executor(1);
+  std::vector<asked> all;
+  for (int i = 0; i < count; ++i) {
+    all.push_back({random_prompt(random, prompt, t.weights.config.vocab_size), {}});
+    all.back().answer = text_of(plain, all.back().prompt, answer, llama::step_mode::eager);
+  }
+  return all;
+}
+
 /// A drafter that knows the texts: a random tree whose first path is the text for a random part of its way;
 /// what hangs beside it are other tokens.
 inline host_drafter growing_trees(const std::vector<asked>& all, int vocab, std::uint64_t seed) {

@@ -36,3 +36,24 @@ TEST_CASE("look-up as a tree proposes continuations that differ in their first t
   CHECK(parents == std::vector<std::int32_t>{0, 1, 2, 0, 4, 5});
   CHECK(prompt_lookup_tree(std::vector<std::int32_t>{1, 2, 3}, drafts, parents, 2) == 0);
 }
+
+TEST_CASE(
+    "look-up as a tree uses all drafts: no more branches than drafts, what is left of a share goes on") {
+  using tokens = std::vector<std::int32_t>;
+  const tokens history{7, 1, 2, 7, 3, 4, 7, 5, 6, 7};
+  const auto tree = [&](int most, int branches) {
+    tokens drafts(most, -1), parents(most, -1);
+    const int count = prompt_lookup_tree(history, drafts, parents, branches);
+    drafts.resize(count);
+    parents.resize(count);
+    return std::pair(drafts, parents);
+  };
+  CHECK(tree(2, 3) == std::pair(tokens{5, 3}, tokens{0, 0}));
+  CHECK(tree(1, 64) == std::pair(tokens{5}, tokens{0}));
+  CHECK(tree(0, 3) == std::pair(tokens{}, tokens{}));
+  CHECK(tree(5, 2) == std::pair(tokens{5, 6, 7, 3, 4}, tokens{0, 1, 2, 0, 4}));
+  CHECK(tree(5, 3) == std::pair(tokens{5, 6, 3, 4, 1}, tokens{0, 1, 0, 3, 0}));
+  // the latest place is near the text's end: what it leaves goes to the next
+  CHECK(tree(8, 2) == std::pair(tokens{5, 6, 7, 3, 4, 7, 5, 6}, tokens{0, 1, 2, 0, 4, 5, 6, 7}));
+  CHECK(tree(4, 0) == std::pair(tokens{}, tokens{}));
+}

@@ -15,19 +15,6 @@ namespace {
 
 using text = std::vector<std::int32_t>;
 
-std::vector<asked> some_texts(const tiny& t, int count, int longest_answer, std::uint64_t seed) {
-  reference::random_integers random(seed);
-  step_executor plain = t.executor(1);
-  plain.capture();
-  std::vector<asked> all;
-  for (int i = 0; i < count; ++i) {
-    const text prompt =
-        random_prompt(random, static_cast<int>(random.between(1, 40)), t.weights.config.vocab_size);
-    all.push_back({prompt, text_of(plain, prompt, static_cast<int>(random.between(1, longest_answer)))});
-  }
-  return all;
-}
-
 /// Answers all and checks every text.
 void check_texts(step_executor& executor, const std::vector<asked>& all, const speculative_options& how,
                  speculation_statistics* statistics = nullptr) {
