@@ -37,8 +37,8 @@ TEST_CASE(
                                    {misdeed::allocates, "allocation"},
                                    {misdeed::synchronises, "synchronisation"},
                                    {misdeed::launches_on_a_foreign_stream, "a stream outside the capture"}}) {
-      CAPTURE(to_string(kind));
-      CAPTURE(why);
+      CAPTURE(std::string(to_string(kind)));
+      CAPTURE(std::string(why));
       bool bad = true;
       const auto body = [&](const step_context& context) {
         const auto zero = [&](std::int32_t* tokens, int count) {
@@ -76,7 +76,7 @@ TEST_CASE(
            .draft_lengths = {3}});
       try {
         executor.capture();
-        FAIL("captured what it must not");
+        FAIL_CHECK("captured what it must not");
       } catch (const capture_error& refused) {
         const std::string what = refused.what();
         CHECK_MESSAGE(
