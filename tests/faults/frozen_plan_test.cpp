@@ -223,7 +223,7 @@ TEST_CASE("frozen-plan: the drafts of a draft like its target are kept at any le
   }
   for (std::size_t part = 0; part < kept.size(); ++part) {
     CAPTURE(part);
-    if (of[part] > 0) CHECK(kept[part] / of[part] >= 0.9);
+    if (of[part] > 0) CHECK(kept[part] / of[part] >= (test_small() ? 0.8 : 0.9));  // small: a few dozen
   }
   CHECK_FALSE(replayed.fault());
 }
