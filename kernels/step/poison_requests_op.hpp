@@ -33,6 +33,7 @@ struct poison_requests_op {
     }
     if (pages == 0 && state.first_draft) fill(team, state.first_draft + line, 0, 1);
     if (pages == 0 && state.first_ranked) fill(team, state.first_ranked + line, 0, 2);
+    if (pages == 0 && state.first_drawn) fill(team, state.first_drawn + line, 0, 1);
     if (drafts) return;
     if (p.hidden) fill(team, p.hidden + line * p.hidden_size, 0, p.hidden_size);
     if (p.probabilities) fill(team, p.probabilities + line * p.vocab_size, 0, p.vocab_size);

@@ -101,6 +101,7 @@ TEST_CASE("poison: every buffer of the executor is filled where nothing is live,
         {"request_budget", 4},
         {"request_first_draft", 4},
         {"request_first_ranked", 8},
+        {"request_first_drawn", 4},
         {"draft_first_hidden", t.weights.config.hidden_size * float_bytes},
         {"draft_probabilities", vocab},
         // set once, or by poison itself; of the caches other tests say what is filled
