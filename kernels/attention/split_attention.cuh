@@ -40,7 +40,7 @@ __device__ void attend_segment(const split_params& p, const block_work& block, c
   if constexpr (Tile::segment_shared) place_parts<Tile>(p, block, planned);
   if (threadIdx.x == 0) {
     held.bad = 0;
-    if constexpr (Tile::segment_shared) {
+    if (Tile::segment_shared || p.op.step_kv.keys) {  // who brings the step's own keys reads them there
       held.work = planned_work;
       held.s = planned;
     }

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       init_barrier(shared_address(&held.full_order[i]), 1);
       init_barrier(shared_address(&held.empty_order[i]), 128 * Tile::consumers);
     }
-    init_barrier(shared_address(&held.brought), 4);
+    init_barrier(shared_address(&held.brought), 128);
   }
   __syncthreads();
   wait_for_predecessor();

@@ -51,12 +51,11 @@ struct warpgroup_loader {
     order.advance();
   }
 
-  /// Whether the order at hand had an entry that is no page; all loading warps ask together, once an order, so that
+  /// Whether the order at hand had an entry that is no page; all loading threads ask together, once an order, so that
   /// none of them gives the next but one while another still asks.
   __device__ bool was_bad() const {
     const ring_place<Tile::orders> given = order.before();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(shared_address(&held.brought));
+    arrive(shared_address(&held.brought));
     static_assert(Tile::orders == 2, "an order's stage is its number's parity");
     wait_barrier(shared_address(&held.brought), given.stage());
     const segment_order& brought = held.orders[given.stage()];

@@ -66,7 +66,7 @@ struct warpgroup_held {
   std::uint64_t full_values[Tile::value_stages], empty_values[Tile::value_stages];
   std::uint64_t full_query[Tile::query_stages], empty_query[Tile::query_stages];
   std::uint64_t full_order[Tile::orders], empty_order[Tile::orders];
-  std::uint64_t brought;  // an order's keys and values are asked for by all loading warps, one arrival each
+  std::uint64_t brought;  // an order's keys and values are asked for by all loading threads, an arrival each
   segment_order orders[Tile::orders];
   block_work block;
   std::uint32_t live[Tile::key_stages]
