@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(threads, 1)
     ranked_head_kernel(const __grid_constant__ ranked_head_params p) {
 #if STEPGRAPH_HAS_WGMMA
   extern __shared__ std::byte dynamic[];
-  __shared__ std::uint64_t full[most_stages], empty[most_stages], tokens_there[most_chunks], turn[2], done;
-  __shared__ std::uint64_t of_warp[4][Tokens];
+  __shared__ std::uint64_t full[most_stages], empty[most_stages], tokens_there[most_chunks], turn[2];
+  __shared__ largest_memory<Tokens> held[2];
   const ranked_head& head = p.head;
   const int chunks = head.columns / chunk, tiles = (head.rows + tile_rows - 1) / tile_rows;
   const int first_token = static_cast<int>(blockIdx.x) % p.groups * p.each;
@@ -70,7 +70,6 @@ __global__ void __launch_bounds__(threads, 1)
     }
     for (int c = 0; c < chunks; ++c) init_barrier(shared_address(&tokens_there[c]), 2 * multiplying);
     for (std::uint64_t& each : turn) init_barrier(shared_address(&each), 1);
-    init_barrier(shared_address(&done), multiplying);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
@@ -127,27 +126,40 @@ __global__ void __launch_bounds__(threads, 1)
 
   const int own_row = thread / 32 % 4 * 16 + thread % 32 / 4;
   largest_logit known[Tokens / 8][2];
+  const auto forget = [&](int tile) {
 #pragma unroll
-  for (auto& tokens : known)
+    for (auto& tokens : known)
 #pragma unroll
-    for (largest_logit& each : tokens) each = {-INFINITY, (first_tile + group * step) * tile_rows + own_row};
+      for (largest_logit& each : tokens) each = {-INFINITY, tile * tile_rows + own_row};
+  };
+  forget(first_tile + group * step);
+  const raised_numbers numbers{head.ranked, head.line, head.rows};
   const shared_matrix tokens(x, 16);
   ring_stage stage;
   if (group == 1) stage.advance(p.stages, chunks);
   bool waits = group == 1;  // for the other's products
   std::uint32_t turns = 0;
-  int tile = first_tile + group * step;
-  const bool has_any = tile < tiles;
-  for (bool is_first = true; tile < tiles; tile += 2 * step, is_first = false) {
+  bool raises = false;
+  for (int tile = first_tile + group * step;; tile += 2 * step) {
+    // while the other multiplies
+    if (raises) raise_all<Tokens>(numbers, known, held[group], first_token, end_token, 1 + group);
+    raises = false;
+    if (tile >= tiles) break;
+    const bool is_first = tile == first_tile + group * step;
+    __syncwarp();                    // what raises parts a warp's lanes, and its products are one
+    float sums[Tokens / 8][4] = {};  // set, or they would take registers while `raise_all` runs
     // note: so a ring's phase is never waited for before the one before it is over
     if (waits) {
       wait_barrier(shared_address(&turn[group]), turns);
       turns ^= 1;
     }
     waits = true;
-    float sums[Tokens / 8][4];
+    // but for its first, few of a tile's logits are larger than what all blocks know by then
+    const bool few = head.ranked && !is_first && (tile + 1) * tile_rows <= head.rows;
+    found_numbers<Tokens> found;
     int before = -1;
     for (int c = 0; c < chunks; ++c) {
+      if (few && c == chunks / 2) found.read(numbers, first_token, end_token);
       if (is_first) wait_barrier(shared_address(&tokens_there[c]), 0);
       wait_barrier(shared_address(&full[stage.number]), stage.parity);
       fence_for_products();
@@ -166,11 +178,18 @@ __global__ void __launch_bounds__(threads, 1)
       stage.advance(p.stages);
     }
     if (tile + step < tiles && thread % multiplying == 0) arrive(shared_address(&turn[group ^ 1]));
+    if (few) found.bound(held[group], 1 + group);
     wait_products<0>();
     pin(sums);
     if (thread % multiplying == 0) arrive(shared_address(&empty[before]));
     stage.advance(p.stages, chunks);
     if (!head.ranked) continue;
+    if (few) {
+      if (raise_few<Tokens>(numbers, sums, tile * tile_rows + own_row, held[group], first_token, end_token,
+                            1 + group))
+        continue;
+      forget(tile);  // what was known of tiles before it has been raised
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = tile * tile_rows + own_row + 8 * half;
@@ -180,13 +199,7 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
         for (int k = 0; k < 2; ++k) known[j][k].raise(sums[j][2 * half + k], row);
     }
-  }
-  if (head.ranked && has_any) {
-    // the last to end waits until the other has left `of_warp`
-    const bool last = tile - step >= tiles;
-    if (last && first_tile + step < tiles) wait_barrier(shared_address(&done), 0);
-    raise_all<Tokens>({head.ranked, head.line, head.rows}, known, of_warp, first_token, end_token, 1 + group);
-    if (!last) arrive(shared_address(&done));
+    raises = true;
   }
   wait_copies<0>();
 #endif
@@ -197,7 +210,8 @@ constexpr auto kernel_of = &ranked_head_kernel<Tokens>;
 
 /// How a block's shared memory is spent on `width` tokens; fewer stages than `least_stages`: it is not enough.
 int stages_for(int width, int columns) {
-  const int room = 227 * 1024 - alignment - 1024 - 4 * 8 * width;
+  const int held = 2 * (4 * 8 * (width > multiplying ? width / 2 : width) + 4 * 4 + 16);  // as `largest_memory`
+  const int room = 227 * 1024 - alignment - 1024 - held;
   return std::min((room - columns / chunk * width * 128) / chunk_bytes, most_stages);
 }
 
