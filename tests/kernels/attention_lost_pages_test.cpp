@@ -35,7 +35,7 @@ struct fault_place {
 /// same rows once their pages are back, are as ever. `options`: null for the op as it is called.
 template <class T>
 void compare(ragged_shape s, const std::vector<ragged_row>& rows, const std::vector<lost_page>& lost,
-             const detail::split_options* options, int most) {
+             [[maybe_unused]] const detail::split_options* options, int most) {
   const stream at(test_device());
   ragged_batch<T> batch(at, s, test_seed());
   paged_attention_params params = batch.params();
