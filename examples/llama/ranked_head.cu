@@ -210,7 +210,8 @@ constexpr auto kernel_of = &ranked_head_kernel<Tokens>;
 
 /// How a block's shared memory is spent on `width` tokens; fewer stages than `least_stages`: it is not enough.
 int stages_for(int width, int columns) {
-  const int held = 2 * (4 * 8 * (width > multiplying ? width / 2 : width) + 4 * 4 + 16);  // as `largest_memory`
+  const int held =
+      2 * (4 * 8 * (width > multiplying ? width / 2 : width) + 4 * 4 + 16);  // as `largest_memory`
   const int room = 227 * 1024 - alignment - 1024 - held;
   return std::min((room - columns / chunk * width * 128) / chunk_bytes, most_stages);
 }
