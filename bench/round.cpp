@@ -205,8 +205,8 @@ round_time measure(const options& how, int batch, bodies body, bench::report& re
   return {round, clock};
 }
 
-/// Microseconds that the draft's further steps take longer for reading ranked numbers where they are fed tokens: all but the
-/// first of them.
+/// Microseconds that the draft's further steps take longer for reading ranked numbers where they are fed tokens: all
+/// but the first of them.
 double reading_fed_tokens(const options& how, int batch, bench::report& report) {
   const stream at(device::cuda());
   const bench::fed_tokens fed(device::cuda(), batch, how.vocab_size);

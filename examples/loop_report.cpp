@@ -17,7 +17,7 @@ void report_rounds(const char* by, const std::vector<std::uint64_t>& counts) {
 }
 
 void report_drafts(const speculation_statistics& did) {
-  if (did.by_draft_length.empty() || did.by_draft_length.size() == 1) return;  // a run without drafts
+  if (did.by_draft_length.size() <= 1) return;  // a run without drafts
   if (did.drafted == 0) {
     std::fprintf(stderr, "no drafts: the text held nothing to look up, or they did not pay\n");
     return;

@@ -18,6 +18,13 @@ __device__ __forceinline__ void cluster_arrive() {
 #endif
 }
 
+/// Says so and no more: of what it has written nothing need be there but barriers fenced for the cluster.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
 /// Waits until all of them have said so.
 __device__ __forceinline__ void cluster_wait() {
 #if __CUDA_ARCH__ >= 900

@@ -14,7 +14,8 @@ struct draft_proposal {
 };
 
 /// Proposes what may follow `history` (prompt and emitted tokens) on the host: writes to `proposal`, returns
-/// how many, from 0 to `proposal.tokens.size()`; all must be in the vocabulary, and `parents[i]` in [0, i]. Parents other than a chain's need verify steps for trees.
+/// how many, from 0 to `proposal.tokens.size()`; all must be in the vocabulary, and `parents[i]` in [0, i]. Parents
+/// other than a chain's need verify steps for trees.
 using host_drafter = std::function<int(std::span<const std::int32_t> history, draft_proposal proposal)>;
 
 /// Where a loop's drafts come from.

@@ -156,7 +156,8 @@ class step_executor {
 
   /// Enqueues the nodes of the step of that key on the executor's stream, without staging anything: for an
   /// embedder that captures the step into a graph of its own, to measure it or to build a larger one. The inputs
-  /// are those of the `replay` or `run_eager` before it. Throws `invalid_argument` for a key that `capture` would not make.
+  /// are those of the `replay` or `run_eager` before it. Throws `invalid_argument` for a key that `capture` would
+  /// not make.
   void enqueue_step(const step_key& key);
 
   /// Takes a line of the request table. Not with adopted requests. Throws `invalid_argument` if all are taken

@@ -13,6 +13,7 @@
 namespace stepgraph::llama::detail {
 
 using stepgraph::detail::cluster_arrive;
+using stepgraph::detail::cluster_arrive_relaxed;
 using stepgraph::detail::cluster_wait;
 
 /// Of a launch whose rows have up to `lines` lines.
@@ -23,13 +24,6 @@ constexpr int shared_bytes(int lines) {
       first = MergeFirst ? parts_pitch<HeadSize, sources> : parts_pitch<columns, sources>,
             second = MergeFirst ? parts_pitch<columns, Cluster> + 2 * softmax_pitch<Cluster> : 0;
   return ring + lines * (first + 2 * softmax_pitch<sources> + second) * 4;
-}
-
-/// Says that this block is there, no more.
-__device__ __forceinline__ void cluster_greet() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
 }
 
 __device__ __forceinline__ void store_remote(float* to, int rank, float4 value) {
@@ -80,7 +74,7 @@ __global__ void __launch_bounds__(cluster_threads, 3) STEPGRAPH_CLUSTER_Y(Cluste
   if (row >= p.rows) return;
   const int tiles = tiles_of(shape.length);
   if (shape.tokens <= 0) return wait_for_predecessor();
-  if (Cluster > 1) cluster_greet();
+  if (Cluster > 1) cluster_arrive_relaxed();
   const int count = rank < tiles ? (tiles - rank + Cluster - 1) / Cluster : 0;
   const loader_type loader(p, row, shape.length, shared_address(shared));
   const int base = max(shape.base(), 0);

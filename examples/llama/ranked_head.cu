@@ -21,6 +21,11 @@ constexpr int most_stages = 16, least_stages = 4, most_chunks = 16;
 constexpr int alignment = 1024;
 constexpr int widths[] = {8, 32, 64, 160};  // tokens of a block
 
+/// Of shared memory, for both warpgroups' `largest_memory`, which the host's compiler does not know.
+STEPGRAPH_HD constexpr int held_bytes(int width) {
+  return 2 * (4 * 8 * (width > multiplying ? width / 2 : width) + 4 * 4 + 16);
+}
+
 struct ranked_head_params {
   ranked_head head;
   int groups;  // of tokens, each with blocks of its own
@@ -55,6 +60,7 @@ __global__ void __launch_bounds__(threads, 1)
   extern __shared__ std::byte dynamic[];
   __shared__ std::uint64_t full[most_stages], empty[most_stages], tokens_there[most_chunks], turn[2];
   __shared__ largest_memory<Tokens> held[2];
+  static_assert(sizeof held <= held_bytes(Tokens));
   const ranked_head& head = p.head;
   const int chunks = head.columns / chunk, tiles = (head.rows + tile_rows - 1) / tile_rows;
   const int first_token = static_cast<int>(blockIdx.x) % p.groups * p.each;
@@ -210,9 +216,7 @@ constexpr auto kernel_of = &ranked_head_kernel<Tokens>;
 
 /// How a block's shared memory is spent on `width` tokens; fewer stages than `least_stages`: it is not enough.
 int stages_for(int width, int columns) {
-  const int held =
-      2 * (4 * 8 * (width > multiplying ? width / 2 : width) + 4 * 4 + 16);  // as `largest_memory`
-  const int room = 227 * 1024 - alignment - 1024 - held;
+  const int room = 227 * 1024 - alignment - 1024 - held_bytes(width);
   return std::min((room - columns / chunk * width * 128) / chunk_bytes, most_stages);
 }
 

@@ -9,14 +9,6 @@
 /// clusters.
 namespace stepgraph::detail {
 
-/// Says to the cluster's other blocks that this one is here; promises nothing of what it has written but
-/// `init_received`'s barrier.
-__device__ __forceinline__ void cluster_arrive_received() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-
 /// Address of what lies at `at` here in the shared memory of block `rank` of the cluster.
 __device__ __forceinline__ std::uint32_t remote_address(std::uint32_t at, int rank) {
   std::uint32_t remote = at;

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::occupancy)
   const bool clustered = Tile::clusters && p.cluster > 1;
   if (clustered) {
     if (threadIdx.x == 0) init_received(shared_address(&held.received));
-    cluster_arrive_received();
+    cluster_arrive_relaxed();
   }
   prefetch_plan(p);
   wait_for_predecessor();

@@ -62,9 +62,9 @@ struct warpgroup_loader {
     return brought.bad[0] || brought.bad[1];
   }
 
-  /// A segment's keys, or its values, to the ring at `to`. What is not there becomes zeros, so that
-  /// nothing it holds reaches arithmetic. With the last keys, those who multiply them
-  /// see in their order whether some entry was no page.
+  /// A segment's keys, or its values, to the ring at `to`. What is not there becomes zeros, so that nothing it
+  /// holds reaches arithmetic. With the last keys, those who multiply them see in their order whether some entry
+  /// was no page.
   template <bool Keys>
   __device__ void load_tiles(const row_work& work, const segment& s, const segment_span& span, bool careful,
                              std::uint32_t to,

@@ -50,11 +50,8 @@ struct request_state {
   std::int32_t* budget = nullptr;          // [requests] or null: tokens it may still emit
   sampling_settings* sampling = nullptr;   // [requests] or null
   std::int32_t* first_draft = nullptr;     // [requests + 1] or null: d1 of the next round, negative for none
-  std::uint64_t* first_ranked =
-      nullptr;  // [requests + 1] or null: the same as the draft's head ranked it, or 0
-
-  std::int32_t* first_drawn =
-      nullptr;  // [requests + 1] or null: 1 where d1 was drawn from a q that lies there
+  std::uint64_t* first_ranked = nullptr;   // [requests + 1] or null: as the draft's head ranked it, or 0
+  std::int32_t* first_drawn = nullptr;     // [requests + 1] or null: 1 where it was drawn from a q
 
   STEPGRAPH_HD bool has(std::int64_t request) const { return request >= 0 && request < requests; }
   STEPGRAPH_HD bool ended(std::int32_t request) const { return finished && finished[request] != 0; }
