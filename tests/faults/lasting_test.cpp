@@ -38,13 +38,13 @@ TEST_CASE("recapture-live: other limits in mid-run, and every text goes on as if
     std::vector<request_id> open;
     std::vector<std::vector<std::int32_t>> texts, want;
     const auto join = [&] {
-      const auto prompt =
-          random_prompt(random, static_cast<int>(random.between(1, 12)), t.weights.config.vocab_size);
+      const auto [prompt, answer] =
+          ask_reference(plain, random, static_cast<int>(random.between(1, 12)), 4 * steps);
       open.push_back(executor.open());
       const std::vector<step_row> rows{
           {.request = open.back(), .tokens = static_cast<std::int32_t>(prompt.size()), .token_ids = prompt}};
       texts.push_back({executor.wait(*executor.replay(step_kind::extend, rows))[0].token});
-      want.push_back(reference_text(plain, prompt, 4 * steps));
+      want.push_back(answer);
     };
     join();
     join();

@@ -44,8 +44,8 @@ TEST_CASE("page-edge: verify steps that end at the context are right, those that
     for (const int length :
          {context - width - 1, context - width, context - width + 1, context - 1, context}) {
       CAPTURE(length);
-      const text prompt = random_prompt(random, length, t.weights.config.vocab_size);
-      const text want = reference_text(plain, prompt, width + 2);
+      // as long as any of them comes: a chunk, then one by one to the context
+      const auto [prompt, want] = ask_reference(plain, random, length, std::max(width, context - length) + 1);
       const request_id request = executor.open();
       text got{
           executor
@@ -75,7 +75,7 @@ TEST_CASE("page-edge: verify steps that end at the context are right, those that
         REQUIRE(result.status == 0);
         got.push_back(result.token);
       }
-      CHECK(got == reference_text(plain, prompt, static_cast<int>(got.size())));
+      CHECK(got == text(want.begin(), want.begin() + std::ssize(got)));
       CHECK_THROWS_WITH_AS(executor.replay(step_kind::decode, decode),
                            doctest::Contains("1 more is over max_context"), invalid_argument);
       CHECK_FALSE(executor.overrun());
@@ -99,7 +99,7 @@ TEST_CASE("page-edge, kv-lookahead: one line's table grows to the context, then 
     // full, then one or two pages, whose owner finds the line and the pages that the long one leaves
     const int length = i % 2 == 0 ? context - 3 - static_cast<int>(random.below(page_size))
                                   : static_cast<int>(random.between(1, page_size));
-    const text prompt = random_prompt(random, length, t.weights.config.vocab_size);
+    const auto [prompt, want] = ask_reference(plain, random, length, 4);
     const request_id request = executor.open();
     text got{
         executor.wait(*executor.replay(step_kind::extend, std::vector{step_row{request, length, prompt}}))[0]
@@ -107,7 +107,7 @@ TEST_CASE("page-edge, kv-lookahead: one line's table grows to the context, then 
     const std::vector<step_row> decode{{.request = request}};
     for (int step = 0; step < 3; ++step)
       got.push_back(executor.wait(*executor.replay(step_kind::decode, decode))[0].token);
-    CHECK(got == reference_text(plain, prompt, 4));
+    CHECK(got == want);
     executor.close(request);
   }
   executor.stream().synchronize();
@@ -133,8 +133,9 @@ TEST_CASE("page-edge: an embedder's table grows by a step's pages and is cut to 
   std::vector<text> prompts, want, got(adopted_table::requests);
   std::vector<step_row> rows;
   for (int r = 0; r < adopted_table::requests; ++r) {
-    prompts.push_back(random_prompt(random, 3 + r, t.weights.config.vocab_size));
-    want.push_back(reference_text(plain, prompts[r], context - 5 - r));
+    auto [prompt, answer] = ask_reference(plain, random, 3 + r, context - 5 - r);
+    prompts.push_back(std::move(prompt));
+    want.push_back(std::move(answer));
   }
   for (int r = 0; r < adopted_table::requests; ++r) rows.push_back({r, 3 + r, prompts[r]});
   adopted.give(8, page_size, true);

@@ -113,8 +113,9 @@ TEST_CASE("recapture-live: smaller limits and larger ones again, with steps in f
     std::vector<text> prompts, want;
     std::vector<step_row> all;
     for (int r = 0; r < requests; ++r) {
-      prompts.push_back(random_prompt(random, static_cast<int>(random.between(2, 15)), 509));
-      want.push_back(reference_text(plain, prompts[r], length));
+      auto [prompt, answer] = ask_reference(plain, random, static_cast<int>(random.between(2, 15)), length);
+      prompts.push_back(std::move(prompt));
+      want.push_back(std::move(answer));
       all.push_back({.request = executor.open(),
                      .tokens = static_cast<std::int32_t>(prompts[r].size()),
                      .token_ids = prompts[r]});

@@ -48,8 +48,9 @@ TEST_CASE("sizing: a step of the largest size stays within its buffers") {
   std::vector<request_id> requests;
   std::vector<std::vector<std::int32_t>> prompts, texts;
   for (int r = 0; r < rows; ++r) {
-    prompts.push_back(random_prompt(random, 3, t.weights.config.vocab_size));
-    texts.push_back(reference_text(plain, prompts.back(), drafts + 2));
+    auto [prompt, answer] = ask_reference(plain, random, 3, drafts + 2);
+    prompts.push_back(std::move(prompt));
+    texts.push_back(std::move(answer));
     requests.push_back(executor.open());
   }
   std::vector<step_row> first, verify;
@@ -93,8 +94,9 @@ TEST_CASE("sizing: trees of fan-out 8 at the context's end, draft steps beside t
   std::vector<text> prompts, want, got(rows);
   std::vector<step_row> batch(rows);
   for (int r = 0; r < rows; ++r) {
-    prompts.push_back(random_prompt(random, lengths[r], vocab));
-    want.push_back(reference_text(plain, prompts[r], context - lengths[r] + 1));
+    auto [prompt, answer] = ask_reference(plain, random, lengths[r], context - lengths[r] + 1);
+    prompts.push_back(std::move(prompt));
+    want.push_back(std::move(answer));
     batch[r].request = executor.open();
   }
   const auto take = [&](const step_ticket& ticket) {

@@ -24,6 +24,8 @@ class llama_reference {
   /// The state after the last layer, before the norm of the output, of the token fed last; [hidden].
   const std::vector<double>& hidden() const { return hidden_; }
 
+  int vocab_size() const { return config_.vocab_size; }
+
   /// Forgets all tokens fed so far.
   void reset();
 

@@ -121,11 +121,6 @@ inline generation_id submit(speculative_loop& loop, std::vector<std::int32_t> pr
 }
 
 /// A prompt, and what is the answer to it.
-struct asked {
-  std::vector<std::int32_t> prompt;
-  std::vector<std::int32_t> answer;
-};
-
 /// Random prompts and what plain decoding says to them.
 inline std::vector<asked> some_texts(const tiny& t, int count, int longest_answer, std::uint64_t seed) {
   reference::random_integers random(seed);

@@ -169,9 +169,8 @@ TEST_CASE("a row that sits the drafts out is asked nothing: whatever its logits 
 TEST_CASE("capture-order, shared-pool: the order in which steps are defined and captured changes no text") {
   const tiny_with_draft t(noise);
   reference::random_integers random(test_seed());
-  const text prompt = random_prompt(random, 9, 509);
   reference::llama_reference plain(t.weights);
-  const text want = reference_text(plain, prompt, test_small() ? 8 : 60);
+  const auto [prompt, want] = ask_reference(plain, random, 9, test_small() ? 8 : 60);
   for (int order = 0; order < 3; ++order) {
     std::vector<step_definition> steps = t.draft.steps();
     std::erase_if(steps, [](const step_definition& step) { return step.sampled; });

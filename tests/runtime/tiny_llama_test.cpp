@@ -19,9 +19,7 @@ TEST_CASE("replay = eager = a straightforward forward pass, token for token") {
   replayed.capture();
   const int length = test_small() ? 12 : 128;
   for (int i = 0; i < test_rounds(5); ++i) {
-    const auto prompt =
-        random_prompt(random, static_cast<int>(random.between(1, 40)), t.weights.config.vocab_size);
-    const auto want = reference_text(plain, prompt, length);
+    const auto [prompt, want] = ask_reference(plain, random, static_cast<int>(random.between(1, 40)), length);
     CHECK(text_of(replayed, prompt, length) == want);
     CHECK(text_of(eager, prompt, length, llama::step_mode::eager) == want);
   }

@@ -50,9 +50,8 @@ known_texts make_texts(const tiny_with_draft& t, reference::random_integers& ran
   reference::llama_reference plain(t.weights);
   step_executor alone = t.executor(draft_setup{.rows = 1, .most = drafts, .sampled = true});
   for (int i = 0; i < count; ++i) {
-    const auto prompt =
-        random_prompt(random, static_cast<int>(random.between(1, 40)), t.weights.config.vocab_size);
-    all.greedy.push_back({prompt, reference_text(plain, prompt, length)});
+    all.greedy.push_back(ask_reference(plain, random, static_cast<int>(random.between(1, 40)), length));
+    const std::vector<std::int32_t>& prompt = all.greedy.back().prompt;
     all.settings.push_back({.temperature = 0.8f + 0.1f * float(random.below(5)),
                             .top_k = static_cast<int>(random.between(2, 40)),
                             .seed = static_cast<std::uint64_t>(random.below(1000)),
