@@ -52,12 +52,11 @@ struct draft_steps_metadata_op {
                                  : given > p.query.max_count ? p.query.max_count
                                                              : given;
       const std::int64_t first_slot = count > 0 ? slot_at(request, length - count) : -1;
-      const auto length_sum = team.exclusive_sum(length);
-      const auto query_sum = team.exclusive_sum(count);
+      const auto sums = team.exclusive_sums(length, count);
       if (captured) {
         p.cache_seqlens[step * rows + row] = static_cast<std::int32_t>(length);
-        if (cu) cu.store(row + 1, length_before + length_sum.before + length);
-        const std::int64_t first = query_before + query_sum.before;
+        if (cu) cu.store(row + 1, length_before + sums.first.before + length);
+        const std::int64_t first = query_before + sums.second.before;
         if (live && (given != count || (count > 0 && first + count > tokens)))
           p.decode.faults.report(id, row, row_status::query_count_clamped, given);
         for (std::int64_t j = 0; j < count && first + j < tokens; ++j)
@@ -65,8 +64,8 @@ struct draft_steps_metadata_op {
                       stored_slot(row, request, length - count + j,
                                   j == 0 ? first_slot : slot_at(request, length - count + j)));
       }
-      length_before += length_sum.total;
-      query_before += query_sum.total;
+      length_before += sums.first.total;
+      query_before += sums.second.total;
     }
     for (std::int64_t token = query_before + team.rank(); token < tokens; token += team.size())
       write_token(step * tokens + token, -1, -1);

@@ -34,7 +34,9 @@ struct token_inputs_op {
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team, const place& at) const {
     if (__builtin_expect(p.max_query_count <= few && !p.depth, 1))
-      few_vectors(team, at);
+      few_vectors<row_tokens<few>>(
+          team, [&](int row, row_tokens<few>& mine) { return read_tokens(team, row, at, mine); },
+          [](int, const row_tokens<few>&, int) {}, [](int) {});
     else
       vectors(team, p.max_query_count <= 16 * few, [](int, const token_place&, bool) {});
   }
@@ -63,6 +65,77 @@ struct token_inputs_op {
     }
   }
 
+  /// What the tokens of a row need, `most` at most.
+  template <int most>
+  struct row_tokens {
+    static constexpr int room = most;
+    std::int64_t request;
+    std::int32_t row;
+    std::int32_t base;         // tokens before the row's own
+    std::int32_t first;        // of them in this step
+    std::int32_t entry[most];  // of the source, that name their slots; -1 where there is none
+  };
+
+  /// Reads the entries of `count` tokens behind `base`.
+  template <int most>
+  STEPGRAPH_HD void read_entries(row_tokens<most>& mine, std::int64_t request, std::int64_t base,
+                                 std::int64_t count) const {
+    const bool has = p.out_cache_loc && p.source.has_request(request);
+    mine.request = request;
+    mine.base = static_cast<std::int32_t>(base);
+    STEPGRAPH_UNROLL
+    for (int j = 0; j < most; ++j) {
+      mine.entry[j] = -1;
+      if (has && j < count && base + j >= 0) mine.entry[j] = p.source.entry(request, base + j);
+    }
+  }
+
+  /// The vectors where rows have few tokens: a row's thread makes them by itself, with all that they need read before
+  /// the sum, which covers its latency. `read(row, mine)` returns E of a captured row, 0 for a dead one;
+  /// `visit(token, of, j)` sees the live tokens, `clear(token)` the others. `Item` is a `row_tokens` or more.
+  /// `sum_of(row, count)` is the team's sum of the counts, whatever else it sums.
+  template <class Item, class Team, class Read, class Visit, class Clear, class SumOf>
+  STEPGRAPH_HD void few_vectors(Team& team, const Read& read, const Visit& visit, const Clear& clear,
+                                const SumOf& sum_of) const {
+    const query_tokens query{p.query_counts, false, p.max_query_count, p.tokens};
+    std::int64_t before = 0;
+    if (team.rank() == 0) p.cu_seqlens_q[0] = 0;
+    for (int base = 0; base < p.lengths.rows; base += team.size()) {
+      const int row = base + team.rank(), left = p.lengths.rows - base;
+      const bool captured = row < p.lengths.rows;
+      Item mine{};
+      const std::int32_t raw = captured ? read(row, mine) : 0;
+      const std::int32_t count = captured ? query.count(p.lengths, row, raw) : 0;
+      const auto sum = sum_of(row, count);
+      const auto kept = query.kept(before + sum.before, count);
+      mine.row = row;
+      mine.first = kept.first;
+      if (captured) {
+        query.report(p.lengths, row, raw, count, kept, p.faults, id);
+        p.cu_seqlens_q[row + 1] = kept.end;
+        if (p.last_row) p.last_row[row] = kept.end > kept.first ? kept.end - 1 : 0;
+      }
+      team.template spread<Item::room>(
+          left < team.size() ? left : team.size(), mine, kept.end - kept.first, [&](const Item& of, int j) {
+            const std::int64_t position = std::int64_t{of.base} + j;
+            const token_place at{of.row, j, position >= 0 ? position + 1 : 0};
+            write_token(of.first + j, at, position, of.request, p.source.slot_of(of.entry[j], position));
+            visit(of.first + j, of, j);
+          });
+      before += sum.total;
+    }
+    for (std::int64_t token = before + team.rank(); token < p.tokens; token += team.size()) {
+      write_token(static_cast<int>(token), {0, 0, 0}, 0, 0, -1);
+      clear(static_cast<int>(token));
+    }
+  }
+
+  template <class Item, class Team, class Read, class Visit, class Clear>
+  STEPGRAPH_HD void few_vectors(Team& team, const Read& read, const Visit& visit, const Clear& clear) const {
+    few_vectors<Item>(team, read, visit, clear,
+                      [&](int, std::int32_t count) { return team.exclusive_sum(count); });
+  }
+
  private:
   static constexpr int few = 4;  // tokens of a row that its thread makes by itself
 
@@ -70,56 +143,17 @@ struct token_inputs_op {
     return {p.lengths.place_of(row), p.requests.place_of(row), p.query_counts + row};
   }
 
-  /// What the first `few` tokens of a row need: the entries that name their slots, -1 where there is none.
-  struct row_tokens {
-    std::int64_t length, request;
-    std::int32_t raw, count;
-    std::int32_t row, first, kept;  // the tokens that the bucket holds
-    std::int32_t entry[few];
-  };
-  STEPGRAPH_HD row_tokens tokens_of(const query_tokens& query, int row, const place& at) const {
-    row_tokens made{};
-    made.raw = *settled(at.count);
-    made.request = at.request.fetch();
-    made.length = p.lengths.length_reported(row, at.length, p.faults, id);
-    made.count = query.count(p.lengths, row, made.raw);
-    const bool has = p.out_cache_loc && p.source.has_request(made.request);
-    STEPGRAPH_UNROLL
-    for (int j = 0; j < few; ++j) {
-      const std::int64_t position = made.length - made.count + j;
-      made.entry[j] = -1;
-      if (has && j < made.count && position >= 0) made.entry[j] = p.source.entry(made.request, position);
-    }
-    return made;
-  }
-
-  /// The vectors where rows have `few` tokens at most: a row's thread makes them, with its entries read before the
-  /// sums, which cover their latency.
   template <class Team>
-  STEPGRAPH_HD void few_vectors(Team& team, const place& at) const {
-    const query_tokens query{p.query_counts, false, p.max_query_count, p.tokens};
-    row_tokens mine{};
-    if (team.rank() < p.lengths.rows) mine = tokens_of(query, team.rank(), at);
-    const auto visit = [&](int row, int first, int end) {
-      if (row != team.rank()) mine = tokens_of(query, row, row_place(row));
-      if (p.last_row) p.last_row[row] = end > first ? end - 1 : 0;
-      mine.row = row;
-      mine.first = first;
-      mine.kept = end - first;
-    };
-    const auto round = [&](int base) {
-      const int left = p.lengths.rows - base;
-      team.template spread<few>(left < team.size() ? left : team.size(), mine, mine.kept,
-                                [&](const row_tokens& of, int j) {
-                                  const std::int64_t position = of.length - of.count + j;
-                                  write_token(of.first + j, {of.row, j, position >= 0 ? position + 1 : 0},
-                                              position, of.request, p.source.slot_of(of.entry[j], position));
-                                });
-    };
-    const std::int32_t live_tokens =
-        scan_query_tokens(team, p.lengths, query, p.cu_seqlens_q, p.faults, id, mine.raw, visit, round);
-    for (int token = live_tokens + team.rank(); token < p.tokens; token += team.size())
-      write_token(token, {0, 0, 0}, 0, 0, -1);
+  STEPGRAPH_HD std::int32_t read_tokens(const Team& team, int row, const place& first,
+                                        row_tokens<few>& mine) const {
+    const place at = row == team.rank() ? first : row_place(row);
+    const std::int32_t raw = *settled(at.count);
+    const std::int64_t request = at.request.fetch();
+    const std::int64_t length = p.lengths.length_reported(row, at.length, p.faults, id);
+    const std::int32_t count =
+        query_tokens{p.query_counts, false, p.max_query_count, p.tokens}.count(p.lengths, row, raw);
+    read_entries(mine, request, length - count, count);
+    return raw;
   }
 
   STEPGRAPH_HD void token_vectors(const query_tokens& query, int token, const token_place& at,

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/fetch_if.hpp"
 #include "kernels/guard.hpp"
 #include "kernels/sample/row_distribution.hpp"
 
@@ -27,7 +28,9 @@ STEPGRAPH_HD int id_of_ranked(std::uint64_t ranked) {
 
 /// The token that a line's largest number says: its id, -1 for a NaN, -2 where nothing was allowed.
 STEPGRAPH_HD std::int32_t token_of_ranked(std::uint64_t ranked) {
-  return ranked <= nothing_ranked ? -2 : ranks_nan(ranked) ? -1 : id_of_ranked(ranked);
+  std::int32_t token = ranks_nan(ranked) ? -1 : id_of_ranked(ranked);
+  if (ranked <= nothing_ranked) token = -2;
+  return token;
 }
 
 /// Reports a line whose number says no token, as `greedy_sample` does.
@@ -44,13 +47,38 @@ struct chosen_tokens {
   const std::uint64_t* ranked = nullptr;     // or null
   const std::int32_t* target_ids = nullptr;  // token of each id that was ranked, or null: the id itself
 
-  // note: both are read before one is chosen, so that one latency covers them
+  /// What was left for a token, not looked at yet: several are read before the first of them is chosen.
+  struct left {
+    std::int32_t plain;
+    std::uint64_t number;
+  };
+  /// Of token `i`, or zeros where it is not `there`.
+  STEPGRAPH_HD left read(std::int64_t i, bool there = true) const {
+    return {fetch_if(there, ids, i), fetch_if(there && ranked, ranked, i)};
+  }
+  /// Of several, by `read`: their tokens.
+  template <int count>
+  STEPGRAPH_HD void choose(const left (&of)[count], std::int32_t (&tokens)[count]) const {
+    bool ranks[count];
+    STEPGRAPH_UNROLL
+    for (int i = 0; i < count; ++i) {
+      ranks[i] = of[i].number != 0;
+      tokens[i] = ranks[i] ? token_of_ranked(of[i].number) : of[i].plain;
+    }
+    if (!target_ids) return;
+    std::int32_t mapped[count];
+    STEPGRAPH_UNROLL
+    for (int i = 0; i < count; ++i) mapped[i] = fetch_if(ranks[i] && tokens[i] >= 0, target_ids, tokens[i]);
+    STEPGRAPH_UNROLL
+    for (int i = 0; i < count; ++i)
+      if (ranks[i] && tokens[i] >= 0) tokens[i] = mapped[i];
+  }
+
   STEPGRAPH_HD std::int32_t operator[](std::int64_t i) const {
-    const std::int32_t plain = ids[i];
-    const std::uint64_t number = ranked ? ranked[i] : 0;
-    if (number == 0) return plain;
-    const std::int32_t id = token_of_ranked(number);
-    return id >= 0 && target_ids ? target_ids[id] : id;
+    const left of[]{read(i)};
+    std::int32_t tokens[1];
+    choose(of, tokens);
+    return tokens[0];
   }
 };
 
@@ -73,8 +101,9 @@ struct ranked_lines {
 
   template <class Team>
   STEPGRAPH_HD void clear(const Team& team) const {
-    if (data)
-      for (int line = team.rank(); line < count; line += team.size()) data[line] = 0;
+    if (!data) return;
+    STEPGRAPH_NO_UNROLL
+    for (int line = team.rank(); line < count; line += team.size()) data[line] = 0;
   }
 };
 

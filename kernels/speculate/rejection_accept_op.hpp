@@ -28,7 +28,7 @@ struct rejection_accept_op {
   STEPGRAPH_HD void row(Team& team, scratch& shared, int row) const {
     const int count = p.verify.count(row);
     if (count == 0) {
-      if (team.rank() == 0) p.result.none(row, row < live_count(p.verify.live_rows, rows()));
+      if (team.rank() == 0) p.result.store(row, p.result.none(row < live_count(p.verify.live_rows, rows())));
       return;
     }
     const std::int64_t index = p.sampling.line(row);
@@ -165,7 +165,7 @@ struct rejection_accept_op {
                         std::int64_t value) const {
     if (team.rank() != 0) return;
     if (status != row_status::ok) p.faults.report(op_id::rejection_accept, row, status, value);
-    p.result.finish(row, accepted, bonus);
+    p.result.store(row, p.result.finish(row, accepted, bonus));
   }
 };
 

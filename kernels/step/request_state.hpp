@@ -54,7 +54,6 @@ struct request_state {
   std::int32_t* first_drawn = nullptr;     // [requests + 1] or null: 1 where it was drawn from a q
 
   STEPGRAPH_HD bool has(std::int64_t request) const { return request >= 0 && request < requests; }
-  STEPGRAPH_HD bool ended(std::int32_t request) const { return finished && finished[request] != 0; }
   STEPGRAPH_HD chosen_tokens first_drafts(const std::int32_t* target_ids) const {
     return {first_draft, first_ranked, target_ids};
   }

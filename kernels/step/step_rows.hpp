@@ -4,6 +4,7 @@
 
 #include "kernels/guard.hpp"
 #include "kernels/sample/ranked_logit.hpp"
+#include "kernels/settled.hpp"
 #include "kernels/step/request_state.hpp"
 
 namespace stepgraph {
@@ -42,6 +43,7 @@ STEPGRAPH_HD void apply_patches(Team& team, const step_rows_params& p) {
   const auto* const patches =
       reinterpret_cast<const page_patch*>(reinterpret_cast<const char*>(p.header) + p.header->patch_offset);
   const int given = p.header->patches, count = given < 0 ? 0 : given > p.max_patches ? p.max_patches : given;
+  STEPGRAPH_NO_UNROLL
   for (int i = team.rank(); i < count; i += team.size()) {
     const page_patch patch = patches[i];
     if (!p.state.has(patch.request) || patch.index < 0 || patch.index >= p.state.page_columns) {
@@ -63,50 +65,101 @@ STEPGRAPH_HD void join(const step_rows_params& p, std::int32_t request, std::int
   p.state.forget_first_draft(request);
 }
 
-// note: what the row and its request have is read before anything is written, so that two latencies cover it
-STEPGRAPH_HD void gather_row(const step_rows_params& p, int row, bool live) {
-  std::int32_t request = live ? p.requests_in[row] : 0;
-  std::int32_t count = live ? p.counts_in[row] : 0;
-  const std::int32_t joins = live ? p.joins_in[row] : -1, capacity = live ? p.capacities_in[row] : 0;
-  if (!p.state.has(request)) {
-    p.faults.report(op_id::step_prologue, row, row_status::request_out_of_range, request);
-    request = count = 0;  // the row sits the step out
-    live = false;
-  }
-  std::int32_t length = live ? p.state.seq_lens[request] : 0;
-  if (live) {
-    bool ended = p.state.ended(request);
-    if (joins >= 0 && joins < p.max_joins) {
-      join(p, request, joins);
-      length = 0;
-      ended = false;
-    }
-    if (p.state.token_capacity) p.state.token_capacity[request] = capacity;
-    if (ended) count = 0;
-  }
-  p.requests[row] = request;
-  p.query_counts[row] = static_cast<std::int32_t>(clamp_reported(
-      count, 0, p.max_query_count, p.faults, op_id::step_prologue, row, row_status::query_count_clamped));
-  p.seq_lens[row] = length;
+/// What is staged of a row, read whether it is live or not, so that one latency covers both; a dead row's numbers are
+/// there, but not used.
+struct staged_row {
+  std::int32_t request, count, capacity, joins;
+};
+STEPGRAPH_HD staged_row read_staged(const step_rows_params& p, int row) {
+  return {fetch_or_zero(p.requests_in + row), fetch_or_zero(p.counts_in + row),
+          fetch_or_zero(p.capacities_in + row), fetch_or_zero(p.joins_in + row)};
 }
 
 }  // namespace detail
 
-/// Makes the vectors and applies what the host has changed. A thread's rows are its own throughout
-/// (row = rank, rank + size, ...); a sync() makes them, and the page table, readable to all.
-template <class Team>
-STEPGRAPH_HD void gather_rows(Team& team, const step_rows_params& p) {
-  const int live = live_count(&p.header->live_rows, p.rows);
-  if (team.rank() == 0) {
-    *p.live_rows = live;
-    if (live != p.header->live_rows)
-      p.faults.report(op_id::step_prologue, -1, row_status::live_rows_clamped, p.header->live_rows);
+/// A row as it was gathered, for whoever makes more of it in the same node.
+struct gathered_row {
+  std::int32_t request;   // 0 where there is none
+  std::int32_t count;     // E
+  std::int32_t length;    // tokens before the step
+  std::int32_t capacity;  // tokens that its pages can hold
+  bool live;
+  bool there;  // its request exists, too
+  bool joins;  // its request begins with this step
+};
+
+/// One row. `read(request)` reads beside it what else is wanted of a live row's request; of one that joins it is not
+/// its own. What the row and its request have is read before any of it is used or written, so that one latency covers
+/// it.
+template <class Read>
+STEPGRAPH_HD gathered_row gather_row(const step_rows_params& p, int row, bool live,
+                                     const detail::staged_row& staged, const Read& read) {
+  gathered_row made{};
+  made.live = live;
+  made.there = live && p.state.has(staged.request);
+  std::int32_t finished = 0;
+  if (made.there) {
+    made.request = staged.request;
+    made.length = p.state.seq_lens[made.request];
+    finished = fetch_or_zero(p.state.finished ? p.state.finished + made.request : nullptr);
+    read(made.request);
+  } else if (live) {  // the row sits the step out
+    p.faults.report(op_id::step_prologue, row, row_status::request_out_of_range, staged.request);
   }
+  if (made.there && staged.joins >= 0 && staged.joins < p.max_joins) {
+    detail::join(p, made.request, staged.joins);
+    made.joins = true;
+    made.length = finished = 0;
+  }
+  made.capacity = staged.capacity;
+  if (made.there && p.state.token_capacity) p.state.token_capacity[made.request] = staged.capacity;
+  made.count = static_cast<std::int32_t>(clamp_reported(made.there && finished == 0 ? staged.count : 0, 0,
+                                                        p.max_query_count, p.faults, op_id::step_prologue,
+                                                        row, row_status::query_count_clamped));
+  p.requests[row] = made.request;
+  p.query_counts[row] = made.count;
+  p.seq_lens[row] = made.length;
+  return made;
+}
+
+/// What a step's first node does before its rows are gathered: the number of live rows, the vectors that are cleared,
+/// and the host's changes of page tables. Returns the live rows; `patched`: entries were changed, which a sync() makes
+/// readable to all.
+template <class Team>
+STEPGRAPH_HD int begin_rows(Team& team, const step_rows_params& p, bool& patched) {
+  const std::int32_t given = p.header->live_rows;
+  patched = p.header->patches > 0;
+  STEPGRAPH_NO_UNROLL
   for (int row = team.rank(); row < p.rows; row += team.size()) p.row_status[row] = 0;
   p.ranked.clear(team);
+  const int live = given < 0 ? 0 : given > p.rows ? p.rows : given;
+  if (team.rank() == 0) {
+    *p.live_rows = live;
+    if (live != given) p.faults.report(op_id::step_prologue, -1, row_status::live_rows_clamped, given);
+  }
   detail::apply_patches(team, p);
-  for (int row = team.rank(); row < p.rows; row += team.size())
-    detail::gather_row(p, row, row < live || guard_off("pad-shrink"));
+  return live;
+}
+
+/// Makes the vectors and applies what the host has changed. `visit(row, gathered)` sees every row, of a live one behind
+/// `read(row, request)`, as in gather_row(). A thread's rows are its own throughout (row = rank, rank + size, ...); a
+/// sync() makes them, and the page table, readable to all.
+template <class Team, class Read, class Visit>
+STEPGRAPH_HD void gather_rows(Team& team, const step_rows_params& p, const Read& read, const Visit& visit) {
+  detail::staged_row staged{};
+  if (team.rank() < p.rows) staged = detail::read_staged(p, team.rank());
+  bool patched;
+  const int live = begin_rows(team, p, patched);
+  for (int row = team.rank(); row < p.rows; row += team.size()) {
+    if (row != team.rank()) staged = detail::read_staged(p, row);
+    visit(row, gather_row(p, row, row < live || guard_off("pad-shrink"), staged,
+                          [&](std::int32_t request) { read(row, request); }));
+  }
+}
+template <class Team>
+STEPGRAPH_HD void gather_rows(Team& team, const step_rows_params& p) {
+  gather_rows(
+      team, p, [](int, std::int32_t) {}, [](int, const gathered_row&) {});
 }
 
 }  // namespace stepgraph

@@ -126,6 +126,9 @@ TEST_CASE("a null pointer is named: the nodes of a step") {
   verify.rows = good_rows();
   verify.verify = good_verify_inputs();
   verify.verify.wanted = verify.rows.query_counts;
+  verify.verify.last_token = verify.rows.state.last_token;
+  verify.verify.inputs.requests = verify.rows.requests;
+  verify.verify.inputs.lengths.seq_lens = verify.rows.seq_lens;
   verify.verify.query_counts = word + 8;
   verify.verify.inputs.query_counts = verify.verify.inputs.lengths.delta_by_row = word + 8;
   verify.verify.parents = in;

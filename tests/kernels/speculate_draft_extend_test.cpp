@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "graphs/error.hpp"
 #include "kernels/speculate/draft_extend_inputs.hpp"
 #include "tests/kernels/fault_fixture.hpp"
@@ -10,14 +12,16 @@ using namespace stepgraph;
 
 namespace {
 
-constexpr int columns = 60, requests = 9;
+constexpr int columns = 60;
 
-/// A random round over a token-granular table, then the op; compares all that it writes with the definition.
-void compare(std::uint64_t seed, int rows, int live, bool chain) {
+/// A random round of `nodes` a row at most over a token-granular table, then the op; compares all that it writes with the
+/// definition.
+void compare(std::uint64_t seed, int rows, int live, int nodes, bool chain) {
   CAPTURE(seed);
+  const int requests = std::max(9, rows + 1);
   const stream at(test_device());
   reference::random_integers random(seed);
-  const verify_case in = random_verify_case(random, rows, live, 9, 5, chain);
+  const verify_case in = random_verify_case(random, rows, live, nodes, 5, chain);
   const int stride = 10, tokens = in.live_tokens() + 3;
   std::vector<std::int32_t> emit(rows, wild), advance(rows, wild), emitted(rows * stride, wild),
       path(rows * stride, wild), line(rows, wild), base(rows, wild), finished, slots;
@@ -126,7 +130,10 @@ TEST_CASE(
     "live count") {
   int i = 0;
   for (int live = 8; live >= 0; --live)
-    for (int repeat = 0; repeat < 8; ++repeat) compare(test_seed() + i++, 8, live, repeat % 2 == 0);
+    for (int repeat = 0; repeat < 12; ++repeat)
+      compare(test_seed() + i++, 8, live, repeat % 3 == 0 ? 9 : repeat % 3 == 1 ? 8 : 4, repeat % 2 == 0);
+  // more rows than a block has threads
+  for (const int nodes : {4, 9}) compare(test_seed() + i++, 300, 270, nodes, true);
 }
 
 TEST_CASE("draft-extend inputs refuse by name what the host can see") {

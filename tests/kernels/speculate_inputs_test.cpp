@@ -153,6 +153,29 @@ TEST_CASE("verify inputs of random ragged chains and trees equal the definitions
             i % 4 < 2 ? 0 : -1);
 }
 
+TEST_CASE(
+    "verify inputs of chains around the width that a thread makes by itself, and of more rows than a block "
+    "has") {
+  int i = 2000;
+  const auto check = [&](int rows, int live, int width) {
+    ++i;
+    compare(random_inputs(test_seed() + i,
+                          {.rows = rows,
+                           .live_rows = live,
+                           .max_tokens = width,
+                           .page_size = 16,
+                           .max_context = 400,
+                           .draft_steps = width,
+                           .page_granular = i % 2 == 0,
+                           .poison = true},
+                          false),
+            i % 3 == 0 ? 0 : -1);
+  };
+  for (const int width : {1, 2, 7, 8, 9, 33})
+    for (int live = 4; live >= 0; --live) check(4, live, width);
+  for (const int width : {5, 9}) check(300, 270, width);
+}
+
 TEST_CASE("shape-grid: verify inputs at widths around those of words, every live count") {
   int i = 1000;
   for (const int width : {1, 2, 31, 32, 33, 63, 64})
