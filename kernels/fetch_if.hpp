@@ -8,7 +8,8 @@ namespace stepgraph {
 
 /// values[i], or 0 where it is not `there`, by a load without a branch where the source says so: several are then on
 /// their way before the first is used. Where a value is looked at beside its load, the device compiler waits for each
-/// before it issues the next.
+/// before it issues the next. Only for what the same kernel does not write before: the compiler does not know that
+/// memory is read here.
 template <class T>
 STEPGRAPH_HD T fetch_if(bool there, const T* values, std::int64_t i) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);

@@ -83,12 +83,11 @@ STEPGRAPH_HD token_place place_of(const row_lengths& lengths, const query_tokens
 
 /// Writes cu_seqlens_q [rows + 1] unless it is null, reporting counts that were clamped or cut off; a sync()
 /// makes it readable. `first_raw`: read by the caller before other sums, whose latency then covers it.
-/// `visit(row, first, end)` sees every row's tokens [first, end); then `round(base)` is called by all of the team, for
-/// the rows from `base` on that its threads have seen. Returns the live tokens.
-template <class Team, class Visit, class Round>
+/// `visit(row, first, end)` sees every row's tokens [first, end). Returns the live tokens.
+template <class Team, class Visit>
 STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
                                             std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op,
-                                            std::int32_t first_raw, const Visit& visit, const Round& round) {
+                                            std::int32_t first_raw, const Visit& visit) {
   std::int64_t before = 0;
   if (team.rank() == 0 && cu_seqlens_q) cu_seqlens_q[0] = 0;
   for (int base = 0; base < lengths.rows; base += team.size()) {
@@ -104,15 +103,8 @@ STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengt
       visit(row, kept.first, kept.end);
     }
     before += sum.total;
-    round(base);
   }
   return static_cast<std::int32_t>(before < query.tokens ? before : query.tokens);
-}
-template <class Team, class Visit>
-STEPGRAPH_HD std::int32_t scan_query_tokens(Team& team, const row_lengths& lengths, const query_tokens& query,
-                                            std::int32_t* cu_seqlens_q, const fault_sink& faults, op_id op,
-                                            std::int32_t first_raw, const Visit& visit) {
-  return scan_query_tokens(team, lengths, query, cu_seqlens_q, faults, op, first_raw, visit, [](int) {});
 }
 
 /// `write_lengths` and `scan_query_tokens` together, at the price of one of them.
@@ -146,9 +138,10 @@ STEPGRAPH_HD void write_lengths_and_queries(Team& team, const row_lengths& lengt
 }
 
 /// `slot`, which is source.known_slot(request, position): -1 is reported, as request or entry is out of range.
+template <class Faults>
 STEPGRAPH_HD std::int64_t slot_reported(const page_source& source, std::int64_t request,
-                                        std::int64_t position, std::int64_t slot, const fault_sink& faults,
-                                        op_id op, int row) {
+                                        std::int64_t position, std::int64_t slot, Faults& faults, op_id op,
+                                        int row) {
   if (slot >= 0) return slot;
   if (!source.has_request(request))
     faults.report(op, row, row_status::request_out_of_range, request);
@@ -158,8 +151,9 @@ STEPGRAPH_HD std::int64_t slot_reported(const page_source& source, std::int64_t 
 }
 
 /// `slot` through a page map; the entry of a page past the map is reported.
+template <class Faults>
 STEPGRAPH_HD std::int64_t slot_by_page_map(const index_map& map, std::int64_t slot, const page_source& source,
-                                           const fault_sink& faults, op_id op, int row) {
+                                           Faults& faults, op_id op, int row) {
   if (slot < 0) return -1;
   const int page_shift = source.page_shift;
   const std::int64_t page = slot >> page_shift;

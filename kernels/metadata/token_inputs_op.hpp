@@ -136,6 +136,23 @@ struct token_inputs_op {
                       [&](int, std::int32_t count) { return team.exclusive_sum(count); });
   }
 
+  /// `slot`: where the token is stored, before the page map, or -1. `faults`: a sink or a note.
+  template <class Faults>
+  STEPGRAPH_HD void write_token(int token, const token_place& at, std::int64_t position, std::int64_t request,
+                                std::int64_t slot, Faults& faults) const {
+    p.row_of[token] = at.row;
+    if (p.position) p.position[token] = static_cast<std::int32_t>(position > 0 ? position : 0);
+    if (p.causal_length) p.causal_length[token] = static_cast<std::int32_t>(at.causal);
+    if (p.out_cache_loc)
+      p.out_cache_loc.store(token, at.causal > 0                    ? store_slot(at, request, slot, faults)
+                                   : guard_off("sink-or-minus-one") ? -1 - p.skip
+                                                                    : p.skip);
+  }
+  STEPGRAPH_HD void write_token(int token, const token_place& at, std::int64_t position, std::int64_t request,
+                                std::int64_t slot) const {
+    write_token(token, at, position, request, slot, p.faults);
+  }
+
  private:
   static constexpr int few = 4;  // tokens of a row that its thread makes by itself
 
@@ -171,21 +188,11 @@ struct token_inputs_op {
     write_token(token, at, position, request, slot);
   }
 
-  /// `slot`: where the token is stored, before the page map, or -1.
-  STEPGRAPH_HD void write_token(int token, const token_place& at, std::int64_t position, std::int64_t request,
-                                std::int64_t slot) const {
-    p.row_of[token] = at.row;
-    if (p.position) p.position[token] = static_cast<std::int32_t>(position > 0 ? position : 0);
-    if (p.causal_length) p.causal_length[token] = static_cast<std::int32_t>(at.causal);
-    if (p.out_cache_loc)
-      p.out_cache_loc.store(token, at.causal > 0                    ? store_slot(at, request, slot)
-                                   : guard_off("sink-or-minus-one") ? -1 - p.skip
-                                                                    : p.skip);
-  }
-
-  STEPGRAPH_HD std::int64_t store_slot(const token_place& at, std::int64_t request, std::int64_t slot) const {
-    slot = slot_reported(p.source, request, at.causal - 1, slot, p.faults, id, at.row);
-    if (p.page_map) slot = slot_by_page_map(p.page_map, slot, p.source, p.faults, id, at.row);
+  template <class Faults>
+  STEPGRAPH_HD std::int64_t store_slot(const token_place& at, std::int64_t request, std::int64_t slot,
+                                       Faults& faults) const {
+    slot = slot_reported(p.source, request, at.causal - 1, slot, faults, id, at.row);
+    if (p.page_map) slot = slot_by_page_map(p.page_map, slot, p.source, faults, id, at.row);
     return slot < 0 ? p.skip : slot;
   }
 };

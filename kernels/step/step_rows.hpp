@@ -88,12 +88,12 @@ struct gathered_row {
   bool joins;  // its request begins with this step
 };
 
-/// One row. `read(request)` reads beside it what else is wanted of a live row's request; of one that joins it is not
-/// its own. What the row and its request have is read before any of it is used or written, so that one latency covers
-/// it.
+/// What there is of one row; nothing is written. `read(request)` reads beside it what else is wanted of a live row's
+/// request; of one that joins it is not its own. What the row and its request have is read before any of it is used, so
+/// that one latency covers it.
 template <class Read>
-STEPGRAPH_HD gathered_row gather_row(const step_rows_params& p, int row, bool live,
-                                     const detail::staged_row& staged, const Read& read) {
+STEPGRAPH_HD gathered_row gather_row(const step_rows_params& p, bool live, const detail::staged_row& staged,
+                                     const Read& read) {
   gathered_row made{};
   made.live = live;
   made.there = live && p.state.has(staged.request);
@@ -103,41 +103,45 @@ STEPGRAPH_HD gathered_row gather_row(const step_rows_params& p, int row, bool li
     made.length = p.state.seq_lens[made.request];
     finished = fetch_or_zero(p.state.finished ? p.state.finished + made.request : nullptr);
     read(made.request);
-  } else if (live) {  // the row sits the step out
-    p.faults.report(op_id::step_prologue, row, row_status::request_out_of_range, staged.request);
   }
-  if (made.there && staged.joins >= 0 && staged.joins < p.max_joins) {
-    detail::join(p, made.request, staged.joins);
-    made.joins = true;
-    made.length = finished = 0;
-  }
+  made.joins = made.there && staged.joins >= 0 && staged.joins < p.max_joins;
+  if (made.joins) made.length = finished = 0;
   made.capacity = staged.capacity;
-  if (made.there && p.state.token_capacity) p.state.token_capacity[made.request] = staged.capacity;
-  made.count = static_cast<std::int32_t>(clamp_reported(made.there && finished == 0 ? staged.count : 0, 0,
-                                                        p.max_query_count, p.faults, op_id::step_prologue,
-                                                        row, row_status::query_count_clamped));
-  p.requests[row] = made.request;
-  p.query_counts[row] = made.count;
-  p.seq_lens[row] = made.length;
+  const std::int32_t count = made.there && finished == 0 ? staged.count : 0;
+  made.count = count < 0 ? 0 : count > p.max_query_count ? p.max_query_count : count;
   return made;
 }
 
-/// What a step's first node does before its rows are gathered: the number of live rows, the vectors that are cleared,
-/// and the host's changes of page tables. Returns the live rows; `patched`: entries were changed, which a sync() makes
+/// Writes what was gathered of a row, and reports what had to be changed to a sink or a note: one thread.
+template <class Faults>
+STEPGRAPH_HD void put_row(const step_rows_params& p, int row, const gathered_row& of,
+                          const detail::staged_row& staged, Faults& faults) {
+  p.row_status[row] = 0;
+  if (of.live && !of.there)  // the row sits the step out
+    faults.report(op_id::step_prologue, row, row_status::request_out_of_range, staged.request);
+  if (of.there && (staged.count < 0 || staged.count > p.max_query_count))
+    faults.report(op_id::step_prologue, row, row_status::query_count_clamped, staged.count);
+  if (of.joins) detail::join(p, of.request, staged.joins);
+  if (of.there && p.state.token_capacity) p.state.token_capacity[of.request] = of.capacity;
+  p.requests[row] = of.request;
+  p.query_counts[row] = of.count;
+  p.seq_lens[row] = of.length;
+}
+
+/// What a step's first node does before its rows are gathered: the number of live rows, the lines that are cleared, and
+/// the host's changes of page tables. Returns the live rows; `patched`: entries were changed, which a sync() makes
 /// readable to all.
 template <class Team>
 STEPGRAPH_HD int begin_rows(Team& team, const step_rows_params& p, bool& patched) {
   const std::int32_t given = p.header->live_rows;
   patched = p.header->patches > 0;
-  STEPGRAPH_NO_UNROLL
-  for (int row = team.rank(); row < p.rows; row += team.size()) p.row_status[row] = 0;
   p.ranked.clear(team);
   const int live = given < 0 ? 0 : given > p.rows ? p.rows : given;
   if (team.rank() == 0) {
     *p.live_rows = live;
     if (live != given) p.faults.report(op_id::step_prologue, -1, row_status::live_rows_clamped, given);
   }
-  detail::apply_patches(team, p);
+  if (patched) detail::apply_patches(team, p);
   return live;
 }
 
@@ -152,8 +156,10 @@ STEPGRAPH_HD void gather_rows(Team& team, const step_rows_params& p, const Read&
   const int live = begin_rows(team, p, patched);
   for (int row = team.rank(); row < p.rows; row += team.size()) {
     if (row != team.rank()) staged = detail::read_staged(p, row);
-    visit(row, gather_row(p, row, row < live || guard_off("pad-shrink"), staged,
-                          [&](std::int32_t request) { read(row, request); }));
+    const gathered_row of = gather_row(p, row < live || guard_off("pad-shrink"), staged,
+                                       [&](std::int32_t request) { read(row, request); });
+    put_row(p, row, of, staged, p.faults);
+    visit(row, of);
   }
 }
 template <class Team>

@@ -14,7 +14,7 @@ struct verify_prologue_op {
   template <class Team>
   STEPGRAPH_HD void vectors(Team& team) const {
     const verify_inputs_op inputs{p.verify};
-    if (inputs.has_short_rows()) return short_rows(team, inputs);
+    if (__builtin_expect(inputs.has_short_rows(), 1)) return short_rows(team, inputs);
     gather_rows(
         team, p.rows, [](int, std::int32_t) {},
         [&](int row, const gathered_row& of) {
@@ -25,14 +25,16 @@ struct verify_prologue_op {
           for (bool more = true; more && node < of.count;) {
             const int first = node;
             std::int32_t ids[together];
-            node =
-                take_nodes(row, of, read_nodes<together>(row, of.request, own, first, of.count), first, ids);
+            auto read = read_nodes<together>(row, of.request, own, first, 1, of.count);
+            if (of.joins) forget_first(read, first, 1);  // it was another's
+            node = take_nodes(row, of, read, first, 1, ids);
             more = node == first + together;
+            if (!more) report_draft(row, read, first, 1, node);
           }
           if (node < of.count) p.rows.query_counts[row] = node;
         });
     // note: the table is read behind the barriers of the scan of the rows
-    inputs.vectors(team);
+    inputs.long_rows(team);
   }
 
  private:
@@ -40,8 +42,8 @@ struct verify_prologue_op {
   template <int together>
   struct read_drafts {
     std::int32_t staged[together], above[together];
-    chosen_tokens::left own[together];  // as the draft model left them
-    int last;                           // that it has one for
+    chosen_tokens::left own[together];  // as the draft model left them ...
+    bool drafted[together];             // ... where it has left one
   };
 
   /// Where a row's nodes come from, whether it is live or not.
@@ -62,104 +64,115 @@ struct verify_prologue_op {
     return own.sits_out < 0 ? 1 : 1 + (own.steps < p.drafts.max_steps ? own.steps : p.drafts.max_steps);
   }
 
-  /// The vectors where rows have few tokens: what is known of a row stays with its thread from its first number to its
-  /// last.
+  /// The vectors of chains of few tokens, as verify_inputs_op::short_rows() makes them.
   template <class Team>
   STEPGRAPH_HD void short_rows(Team& team, const verify_inputs_op& inputs) const {
-    constexpr int drafts = verify_inputs_op::few - 1;
+    using lanes = row_lanes<Team>;
+    using lane_nodes = verify_inputs_op::lane_nodes<Team>;
+    using row_numbers = verify_inputs_op::row_numbers;
     detail::staged_row staged{};
     own_row own{};
     const auto read_row = [&](int row) {
       staged = detail::read_staged(p.rows, row);
       own = read_own(row);
     };
-    if (team.rank() < p.rows.rows) read_row(team.rank());
+    if (lanes::row(team) < p.rows.rows) read_row(lanes::row(team));
     bool patched;
     const int live = begin_rows(team, p.rows, patched);
     if (patched) team.sync();  // the table is read below
-    inputs.short_rows(team, [&](int row, verify_inputs_op::row_nodes& mine) -> std::int32_t {
-      if (row != team.rank()) read_row(row);
-      read_drafts<drafts> read{};
-      const gathered_row of =
-          gather_row(p.rows, row, row < live || guard_off("pad-shrink"), staged, [&](std::int32_t request) {
-            mine.id[0] = p.verify.last_token[request];
-            read = read_nodes<drafts>(row, request, own, 1, staged.count);
+    gathered_row of{};
+    read_drafts<lane_nodes::room> read{};
+    inputs.short_rows(
+        team,
+        [&](int row, row_numbers& numbers, lane_nodes& mine, fault_note& faults) {
+          if (row != lanes::row(team)) read_row(row);
+          std::int32_t last_token = -1;
+          of = gather_row(p.rows, row < live || guard_off("pad-shrink"), staged, [&](std::int32_t request) {
+            last_token = p.verify.last_token[request];
+            read = read_nodes<lane_nodes::room>(row, request, own, lanes::lane(team), lanes::count,
+                                                staged.count);
           });
-      if (!of.live) return 0;
-      if (of.joins) {  // what was read of its request is another's
-        mine.id[0] = -1;
-        read.own[0] = {-1, 0};
-      }
-      verify_inputs_op::row_numbers numbers{of.request, of.length, 0, of.count, of.capacity};
-      inputs.read_entries(mine, numbers);
-      if (of.count > 1) {
-        std::int32_t ids[drafts];
-        numbers.asked = take_nodes(row, of, read, 1, ids);
-        STEPGRAPH_UNROLL
-        for (int i = 0; i < drafts; ++i) mine.id[i + 1] = ids[i];
-        if (numbers.asked < of.count) p.rows.query_counts[row] = numbers.asked;
-      }
-      return inputs.count_of(row, numbers);
-    });
+          const bool first_lane = lanes::lane(team) == 0;
+          if (first_lane) put_row(p.rows, row, of, staged, faults);
+          if (!of.live) return false;
+          numbers = {of.request, of.length, 0, of.count, of.capacity};
+          inputs.read_entries(team, numbers, mine);
+          // of a request that joins, what was read is another's
+          if (of.joins) forget_first(read, lanes::lane(team), lanes::count);
+          numbers.asked = take_nodes(row, of, read, lanes::lane(team), lanes::count, mine.id);
+          if (first_lane) mine.id[0] = of.joins ? -1 : last_token;
+          return true;
+        },
+        [&](int row, const row_numbers& numbers) {
+          if (numbers.asked >= of.count) return;
+          if (lanes::lane(team) == 0) p.rows.query_counts[row] = numbers.asked;
+          report_draft(row, read, lanes::lane(team), lanes::count, numbers.asked);
+        });
   }
 
-  /// Reads the nodes from `first` to `wanted`.
+  /// Reads nodes below `wanted`: `first`, and so on by `step`.
   template <int together>
   STEPGRAPH_HD read_drafts<together> read_nodes(int row, std::int32_t request, const own_row& own, int first,
-                                                int wanted) const {
+                                                int step, int wanted) const {
     read_drafts<together> read{};
-    read.last = last_drafted(own);
+    const int last = last_drafted(own);
     if (wanted > p.rows.max_query_count) wanted = p.rows.max_query_count;
-    const int end = wanted < read.last + 1 ? wanted : read.last + 1;  // of the draft model's
     const chosen_tokens firsts = p.rows.state.first_drafts(nullptr), later{p.drafts.chain, p.drafts.ranked};
     STEPGRAPH_UNROLL
     for (int i = 0; i < together; ++i) {
-      const int node = first + i;
-      read.staged[i] = fetch_if(node < wanted, p.staged_tokens, own.start + node);
-      read.own[i] = node == 1 ? firsts.read(request, node < end)
-                              : later.read((node - 2) * std::int64_t{p.rows.rows} + row, node < end);
-      if (p.verify.parents) read.above[i] = fetch_if(node < wanted, p.staged_parents, own.start + node);
+      const int node = first + i * step;
+      const bool there = node > 0 && node < wanted, drafted = there && node <= last;
+      read.staged[i] = fetch_if(there, p.staged_tokens, own.start + node);
+      const bool by_request = node == 1;
+      const chosen_tokens from{by_request ? firsts.ids : later.ids,
+                               by_request ? firsts.ranked : later.ranked};
+      read.own[i] = from.read(by_request ? request : (node - 2) * std::int64_t{p.rows.rows} + row, drafted);
+      if (p.verify.parents) read.above[i] = fetch_if(there, p.staged_parents, own.start + node);
+      read.drafted[i] = drafted;
     }
     return read;
   }
 
-  /// Writes a row's nodes from `first` on, up to the first for which there is no draft: the node returned.
+  /// Nothing is drafted for node 1.
+  template <int together>
+  STEPGRAPH_HD static void forget_first(read_drafts<together>& read, int first, int step) {
+    STEPGRAPH_UNROLL
+    for (int i = 0; i < together; ++i)
+      if (first + i * step == 1) {
+        read.drafted[i] = false;
+        read.own[i].number = 0;
+      }
+  }
+
+  /// Writes the nodes below a row's count that there are drafts for, and their ids. Returns the first for which there is
+  /// none, or, where all are there, the count, but not a node behind the last one looked at.
   template <int together>
   STEPGRAPH_HD int take_nodes(int row, const gathered_row& of, const read_drafts<together>& read, int first,
-                              std::int32_t (&ids)[together]) const {
+                              int step, std::int32_t (&ids)[together]) const {
     const std::int64_t line = row * p.verify.draft_stride;
     auto* const drafts = const_cast<std::int32_t*>(p.verify.drafts) + line;
     auto* const parents = const_cast<std::int32_t*>(p.verify.parents);
     chosen_tokens{.target_ids = p.drafts.target_ids}.choose(read.own, ids);
-    int node = first;
-    std::uint64_t unranked = 0;  // of the node for which there is none
+    int node = of.count;
+    if (step == 1 && first + together < node) node = first + together;
     STEPGRAPH_UNROLL
     for (int i = 0; i < together; ++i) {
-      if (first + i > read.last) ids[i] = -1;
+      const int own = first + i * step;
+      if (!read.drafted[i]) ids[i] = -1;
       if (read.staged[i] >= 0) ids[i] = read.staged[i];
-      if (node != first + i || node >= of.count) continue;  // there was none before it
+      if (own == 0 || own >= node) continue;
       if (ids[i] < 0) {
-        unranked = read.own[i].number;
+        node = own;
         continue;
       }
-      drafts[node - 1] = ids[i];
-      ++node;
+      drafts[own - 1] = ids[i];
+      if (p.draft_lines)
+        p.draft_lines[line + own - 1] =
+            read.staged[i] >= 0 || !was_drawn(own, of.request)
+                ? -1
+                : draft_line(own, row, of.request, p.rows.rows, p.rows.state.requests);
+      if (parents) parents[row * p.verify.parent_stride + own] = read.above[i];
     }
-    if (p.draft_lines) {
-      STEPGRAPH_UNROLL
-      for (int i = 0; i < together; ++i)
-        if (first + i < node)
-          p.draft_lines[line + first + i - 1] =
-              read.staged[i] >= 0 || !was_drawn(first + i, of.request)
-                  ? -1
-                  : draft_line(first + i, row, of.request, p.rows.rows, p.rows.state.requests);
-    }
-    if (parents) {
-      STEPGRAPH_UNROLL
-      for (int i = 0; i < together; ++i)
-        if (first + i < node) parents[row * p.verify.parent_stride + first + i] = read.above[i];
-    }
-    if (unranked != 0) report_draft(row, unranked);
     return node;
   }
 
@@ -170,8 +183,15 @@ struct verify_prologue_op {
     return !drawn || drawn[node == 1 ? request : 0] != 0;
   }
 
-  /// A draft that is none because of what its head ranked: a bad draft ends no row.
-  STEPGRAPH_HD void report_draft(int row, std::uint64_t number) const {
+  /// `missing`, among the nodes read, has no draft; that of its head may be none, which ends no row.
+  template <int together>
+  STEPGRAPH_HD void report_draft(int row, const read_drafts<together>& read, int first, int step,
+                                 int missing) const {
+    std::uint64_t number = 0;
+    STEPGRAPH_UNROLL
+    for (int i = 0; i < together; ++i)
+      if (first + i * step == missing) number = read.own[i].number;
+    if (number == 0) return;
     fault_sink faults = p.rows.faults;
     faults.row_status = nullptr;
     report_unranked(faults, row, number);
