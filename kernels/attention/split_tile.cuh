@@ -31,7 +31,7 @@ struct split_tile {
   // out of the cache
   static constexpr bool read_once = QueryWarps < 4 && !split_few_registers;
   // the segment at hand lies in shared memory rather than in registers
-  static constexpr bool segment_shared = QueryWarps > 1;
+  static constexpr bool segment_shared = QueryWarps > 1 || (split_few_registers && Warps == 8);
   static constexpr bool plan_shared = split_few_registers || QueryWarps > 1;  // rather than in registers
   static constexpr bool trees = true;
   static constexpr bool invariant = QueryWarps == split_invariant_warps;  // batch-invariant splits, too
