@@ -155,6 +155,7 @@ class attention_bench {
            {"width", columns * v.page_size},
            {"min_tiles", v.options.min_tiles},
            {"oversubscribe", v.options.oversubscribe},
+           {"switch_tiles", v.options.switch_tiles},
            {"warpgroups", v.options.warpgroups},
            {"warps", v.options.warps},
            {"bulk", v.options.bulk},
@@ -248,13 +249,14 @@ void run_cases(attention_bench& b, const std::string& only) {
            {.name = "wide", .width = 16384},
            {.name = "wide", .width = 1 << 20},
            invariant});
-  if (wanted("decode 1x131072")) b.run("decode 1x131072", {{1, 131072}}, {paired, invariant});
+  if (wanted("decode 1x131072"))
+    b.run("decode 1x131072", {{1, 131072}}, {paired, with({.warps = 4}), invariant});
   if (wanted("decode ragged")) {
     std::vector<row> rows;
     for (const int length : {128, 32768, 1000, 20000, 512, 30000, 4096, 25000, 8192, 300, 32768, 16384, 28000,
                              2048, 24000, 24806})
       rows.push_back({1, length});
-    b.run("decode ragged", rows, {paired, invariant});
+    b.run("decode ragged", rows, {paired, with({.switch_tiles = 0}), invariant});
   }
   if (wanted("decode 8x1024"))
     b.run("decode 8x1024", std::vector<row>(8, {1, 1024}),

@@ -26,12 +26,15 @@ __device__ __forceinline__ std::uint64_t cache_policy(bool once) {
   return once ? first : normal;
 }
 
+/// The same of what is there.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 /// The same under a policy.
-__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool live,
-                                           std::uint64_t policy) {
-  const int bytes = live ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),
-               "l"(from), "r"(bytes), "l"(policy)
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, std::uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(policy)
                : "memory");
 }
 
@@ -115,6 +118,19 @@ __device__ __forceinline__ std::int32_t count_arrival(std::int32_t* counter) {
   std::int32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   return before;
+}
+
+/// A word of device memory. note: volatile, so that several are asked for in turn before one is waited for
+__device__ __forceinline__ std::int32_t load_global(const std::int32_t* from) {
+  std::int32_t word;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
+
+/// The same number, of which the compiler knows nothing: what depends on it is not computed before.
+__device__ __forceinline__ int unknown(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
 }
 
 /// The lowest `count` bits: none below 0, all from 32 on.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "kernels/attention/split_attention.hpp"
@@ -19,9 +20,16 @@ void launch_planned(stream_ref at, const split_params& p, const split_plan& plan
   launch_split<T, HeadSize>(at, p, plan.query_warps, plan.warps);
 }
 
+/// Some thousand lines of 32 entries in all, at least four a row and no more than it has room for; a power of two.
+int table_shift(std::int64_t columns, int rows) {
+  const auto bits = [](std::int64_t number) { return std::bit_width(static_cast<std::uint64_t>(number)); };
+  return std::max(2, static_cast<int>(std::min(bits((columns - 1) / 32), 10 - bits(rows - 1))));
+}
+
 }  // namespace
 
 split_params planned_params(const paged_attention_params& params, const split_plan& plan) {
+  const std::int64_t columns = std::clamp<std::int64_t>(params.page_columns, 1, 1 << 20);
   auto* const counters = static_cast<std::int32_t*>(params.workspace);
   return {.op = params,
           .capacity = static_cast<std::int32_t>(
@@ -32,7 +40,13 @@ split_params planned_params(const paged_attention_params& params, const split_pl
           .cluster = plan.cluster,
           .block_groups = plan.block_groups,
           .group = params.heads / params.kv_heads,
+          .by_group = divisor(params.heads / params.kv_heads),
+          .by_block_groups = divisor(plan.block_groups),
           .min_tiles = plan.min_tiles,
+          .switch_tiles = plan.switch_tiles,
+          .long_share = plan.long_share,
+          .table_columns = static_cast<std::int32_t>(columns),
+          .table_shift = table_shift(columns, params.rows),
           .partials_by_row = plan.partials_by_row,
           .max_chunks = plan.max_chunks};
 }

@@ -38,12 +38,11 @@ __device__ void attend_segment(const split_params& p, const block_work& block, c
   const row_work& work = Tile::segment_shared ? held.work : planned_work;
   const segment& s = Tile::segment_shared ? held.s : planned;
   if constexpr (Tile::segment_shared) place_parts<Tile>(p, block, planned);
-  if (threadIdx.x == 0) {
-    held.bad = 0;
-    if (Tile::segment_shared || p.op.step_kv.keys) {  // who brings the step's own keys reads them there
-      held.work = planned_work;
-      held.s = planned;
-    }
+  // who brings the step's own keys reads the segment there
+  const bool told = Tile::segment_shared || p.op.step_kv.keys;
+  if (told && threadIdx.x == 0) {
+    held.work = planned_work;
+    held.s = planned;
   }
 
   kv_loader<T, HeadSize, Tile> loader(p, planned_work, planned, span, shared_address(stages), held);
@@ -53,11 +52,16 @@ __device__ void attend_segment(const split_params& p, const block_work& block, c
   // which no other segment needs
 #pragma unroll 1
   while (true) {
-    loader.look_up_first(first_tile);
+    std::int32_t entries[loader.first_rounds];
+    loader.ask_first(first_tile, entries);
     // note: before the copies, which would delay it
     warp_attention<T, HeadSize, Tile> attention;
     attention.load_query(p, planned_work, planned, query_warp);
-    __syncthreads();
+    loader.keep_first(first_tile, entries);
+    if (told)
+      __syncthreads();
+    else
+      __syncwarp();
     constexpr int ahead =
         Tile::refills_at_once ? Tile::stages : Tile::stages - 1;  // tiles under way while one is read
     const auto refill = [&](int tile, int stage) {
@@ -72,6 +76,7 @@ __device__ void attend_segment(const split_params& p, const block_work& block, c
       commit_copies();
     }
     if constexpr (!Tile::segment_shared) place_parts<Tile>(p, block, planned);
+    attention.lane = Tile::segment_shared ? threadIdx.x % 32 : unknown(threadIdx.x % 32);
     attention.unit = plain ? p.op.scale * log2_e : log2_e;
     int stage = 0;
     for (int tile = first_tile; tile < last_tile; ++tile) {
@@ -113,12 +118,11 @@ __device__ void attend_segment(const split_params& p, const block_work& block, c
       stage = stage == Tile::stages - 1 ? 0 : stage + 1;
     }
     wait_copies<0>();
-    __syncthreads();
-    const std::int32_t bad = Tile::guarded ? held.bad : 0;
+    const bool bad = __syncthreads_or(Tile::guarded && loader.bad != 0);
     attention.store(reinterpret_cast<float*>(stages), query_warp, kv_warp, s.lines);
     __syncthreads();
-    if (!Tile::guarded || bad == 0 || loader.careful) break;
-    if (threadIdx.x == 0) report_fault(p, s.row, row_status::slot_out_of_range, bad);
+    if (!Tile::guarded || !bad || loader.careful) break;
+    if (loader.bad != 0) report_fault(p, s.row, row_status::slot_out_of_range, loader.bad);
     loader.careful = true;
     span = span.masked();
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/attention/paged_attention.hpp"
+#include "kernels/divisor.hpp"
 
 namespace stepgraph::detail {
 
@@ -39,6 +40,9 @@ struct split_options {
   int min_tiles = 4;      // KV tiles below which a block's share is not cut further
   int warps = 0;          // of a block with 16 query rows: 4 or 8; 0: as the shape has it
   int oversubscribe = 1;  // grid over what is resident at once
+  int switch_tiles = 3;   // KV tiles in the time that a block takes to change to another row
+  int long_share =
+      32;  // KV tiles of a share from which on that counts: none is cut where nothing is to be read
   bool bulk = true;
   int warpgroups = -1;  // 1: the warpgroup kernel, 0: the warps' kernel; -1: as the shape has it
 };
@@ -51,6 +55,8 @@ struct split_plan {
   int cluster = 1;          // blocks of a thread block cluster, along the groups: 1 or 2
   int block_groups = 0;     // sets of a block for each KV head
   int min_tiles = 0;
+  int switch_tiles = 0;
+  int long_share = 0;
   bool partials_by_row = false;  // batch-invariant: partials lie by row rather than by token
   int max_chunks = 1;            // batch-invariant: of a row
   std::size_t counters = 0;      // int32 words at the workspace's beginning, zero between launches
@@ -84,12 +90,22 @@ struct split_params {
   std::int32_t cluster;       // block groups whose blocks for a KV head are a cluster
   std::int32_t block_groups;  // the grid is [kv_heads, block_groups]
   std::int32_t group;         // query heads of a KV head
+  divisor by_group, by_block_groups;
   std::int32_t min_tiles;
+  std::int32_t switch_tiles;
+  std::int32_t long_share;
+  std::int32_t table_columns;  // of each row's page list that may be asked for early
+  std::int32_t table_shift;    // log2 of a row's lines of the cache that are
   std::int32_t partials_by_row;
   std::int32_t max_chunks;
   bool bulk =
       false;  // the pool's keys and values can be had in boxes of min(page size, 64) tokens, 64 elements
   tensor_map keys_map{}, values_map{};
+
+  /// Of a packed query row, among its row's tokens.
+  STEPGRAPH_HD std::int32_t token_of(std::int32_t packed) const {
+    return static_cast<std::int32_t>(by_group(static_cast<std::uint32_t>(packed)));
+  }
 };
 
 /// Describes the pool in those boxes; false where the copy engine cannot have it so.

@@ -15,7 +15,6 @@ struct held_pages {
   alignas(8) std::uint16_t live[tiles][Tile::warps];  // tokens of a stage that are there, a bit each, by warp
   row_work work;  // of the segment at hand, kept out of registers while keys come
   segment s;
-  std::int32_t bad;        // an entry of the segment's that is no page; 0 where all are
   std::uint64_t received;  // barrier: the part that the cluster's other block sends is there
 
   /// Of the tokens whose keys a group of warps shares, the first in the lowest bit.
@@ -44,6 +43,8 @@ struct kv_loader {
   std::uint64_t policy;      // of the cache, for the pool's keys and values
   std::uint32_t to;          // shared address of this thread's first piece in stage 0
   bool careful = false;      // words of live tokens are left for those who multiply
+  std::int32_t bad = 0;      // an entry that is no page, if this thread has seen one; such an entry is not 0
+  static constexpr int first_rounds = (Tile::stages * 16 + 31) / 32;
 
   __device__ kv_loader(const split_params& params, const row_work& row, const segment& now,
                        const segment_span& positions, std::uint32_t stages, held_pages<Tile>& ring)
@@ -68,14 +69,29 @@ struct kv_loader {
                                  static_cast<unsigned>(range.listed_end - range.begin);
   }
 
-  /// The entries of the first tiles, whose keys cannot wait for a round of copies. Entries outside the range
-  /// are not read.
-  __device__ void look_up_first(int first_tile) const {
-    for (int i = threadIdx.x; i < Tile::stages * Tile::kv_tokens; i += Tile::threads) {
-      const int position = first_tile * Tile::kv_tokens + i;
-      if (listed(position))
-        held.pages[static_cast<unsigned>(position) / Tile::kv_tokens % held_pages<Tile>::tiles]
-                  [i % Tile::kv_tokens] = table[position >> p.op.page_shift];
+  /// Asks for the entries of the first tiles, whose keys cannot wait for a round of copies: all at once, a warp
+  /// those of its own tokens. Entries outside the range are not read.
+  __device__ void ask_first(int first_tile, std::int32_t (&entries)[first_rounds]) const {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int round = 0; round < first_rounds; ++round) {
+      const int i = round * 32 + lane,
+                position = (first_tile + i / 16) * Tile::kv_tokens + warp * 16 + i % 16;
+      entries[round] = 0;
+      if (i < Tile::stages * 16 && listed(position))
+        entries[round] = load_global(table + (position >> p.op.page_shift));
+    }
+  }
+
+  /// Puts them where `start` looks.
+  __device__ void keep_first(int first_tile, const std::int32_t (&entries)[first_rounds]) const {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int round = 0; round < first_rounds; ++round) {
+      const int i = round * 32 + lane;
+      if (i < Tile::stages * 16)
+        held.pages[static_cast<unsigned>(first_tile + i / 16) % held_pages<Tile>::tiles][warp * 16 + i % 16] =
+            entries[round];
     }
   }
 
@@ -95,38 +111,63 @@ struct kv_loader {
     const kv_pages_view& cache = p.op.cache;
     // a warp brings 16 tokens; its lanes look up one each, twice over
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_token = warp * 16 + lane % 16;
-    const int position = tile * Tile::kv_tokens + own_token;
-    bool there = inside(position);
+    const int first = tile * Tile::kv_tokens, position = first + own_token;
     const std::int32_t page = held.pages[static_cast<unsigned>(tile) % held_pages<Tile>::tiles][own_token];
-    if (Tile::guarded && listed(position) && static_cast<unsigned>(page) >= pages) {
-      there = false;
-      atomicExch(&held.bad, page);
-    }
     const int in_page = position & ((1 << p.op.page_shift) - 1);
-    const std::int64_t offset = !there             ? -1
-                                : listed(position) ? page * cache.page_stride + in_page * cache.token_stride
-                                                   : position * p.op.step_kv.token_stride;
-    if (Tile::guarded && careful) {
-      const std::uint32_t bits = __ballot_sync(~0u, there);
-      if (lane == 0) held.live[stage][warp] = static_cast<std::uint16_t>(bits);
-    }
+    const std::uint32_t stage_to = to + stage * Tile::stage_bytes;
+    const bool known = static_cast<unsigned>(page) < pages;
+    if (__builtin_expect(Tile::guarded && (!__all_sync(~0u, known) || first < range.begin ||
+                                           first + Tile::kv_tokens > range.listed_end || careful),
+                         false))
+      return start_partly(tile, stage, stage_to, page);
+    const std::int64_t offset = static_cast<std::uint32_t>(page) * cache.page_stride +
+                                static_cast<std::uint32_t>(in_page) * cache.token_stride;
     const T* const keys = static_cast<const T*>(cache.keys) + head_offset;
     const T* const values = static_cast<const T*>(cache.values) + head_offset;
-    const std::uint32_t stage_to = to + stage * Tile::stage_bytes;
-    if (Tile::guarded && (tile + 1) * Tile::kv_tokens > range.listed_end && p.op.step_kv.keys)
-      return start_mixed(tile, offset, stage_to);
-#pragma unroll split_few_registers ? 2 : Tile::passes
+#pragma unroll split_few_registers ? 2 : Tile::segment_shared ? Tile::passes / 2 : Tile::passes
     for (int pass = 0; pass < Tile::passes; ++pass) {
       const std::int64_t at = __shfl_sync(~0u, offset, lane / Tile::line_vectors + pass * Tile::pass_tokens);
       const std::uint32_t line =
           stage_to + pass * Tile::pass_tokens * Tile::line_bytes ^ swizzle(0, pass * Tile::pass_tokens) * 16;
       if constexpr (Tile::read_once) {
-        copy_async(line, keys + (at < 0 ? 0 : at), at >= 0, policy);
-        copy_async(line + Tile::keys_bytes, values + (at < 0 ? 0 : at), at >= 0, policy);
+        copy_async(line, keys + at, policy);
+        copy_async(line + Tile::keys_bytes, values + at, policy);
       } else {
-        copy_async(line, keys + (at < 0 ? 0 : at), at >= 0);
-        copy_async(line + Tile::keys_bytes, values + (at < 0 ? 0 : at), at >= 0);
+        copy_async(line, keys + at);
+        copy_async(line + Tile::keys_bytes, values + at);
       }
+    }
+  }
+
+  /// The same for a tile of which some may not be there, or is one of the step's own tokens.
+  __device__ void start_partly(int tile, int stage, std::uint32_t stage_to, std::int32_t page) {
+    const kv_pages_view& cache = p.op.cache;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int position = tile * Tile::kv_tokens + warp * 16 + lane % 16;
+    bool there = inside(position);
+    if (listed(position) && static_cast<unsigned>(page) >= pages) {
+      there = false;
+      bad = page;
+    }
+    const int in_page = position & ((1 << p.op.page_shift) - 1);
+    const std::int64_t offset = !there             ? -1
+                                : listed(position) ? page * cache.page_stride + in_page * cache.token_stride
+                                                   : position * p.op.step_kv.token_stride;
+    if (careful) {
+      const std::uint32_t bits = __ballot_sync(~0u, there);
+      if (lane == 0) held.live[stage][warp] = static_cast<std::uint16_t>(bits);
+    }
+    if ((tile + 1) * Tile::kv_tokens > range.listed_end && p.op.step_kv.keys)
+      return start_mixed(tile, offset, stage_to);
+    const T* const keys = static_cast<const T*>(cache.keys) + head_offset;
+    const T* const values = static_cast<const T*>(cache.values) + head_offset;
+#pragma unroll 1
+    for (int pass = 0; pass < Tile::passes; ++pass) {
+      const std::int64_t at = __shfl_sync(~0u, offset, lane / Tile::line_vectors + pass * Tile::pass_tokens);
+      const std::uint32_t line =
+          stage_to + pass * Tile::pass_tokens * Tile::line_bytes ^ swizzle(0, pass * Tile::pass_tokens) * 16;
+      copy_async(line, keys + (at < 0 ? 0 : at), at >= 0);
+      copy_async(line + Tile::keys_bytes, values + (at < 0 ? 0 : at), at >= 0);
     }
   }
 

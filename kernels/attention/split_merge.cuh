@@ -87,7 +87,7 @@ template <class T, int HeadSize>
 __device__ void write_output(const split_params& p, const row_work& work, const segment& s, int line,
                              line_softmax<HeadSize> row) {
   const int group = p.group, lane = threadIdx.x % 32;
-  const int packed = s.first_line + line, j = packed / group;
+  const int packed = s.first_line + line, j = p.token_of(packed);
   const int head = s.kv_head * group + packed - j * group;
   const std::int64_t at = std::int64_t{work.first_token + j} * p.op.heads + head;
   const bool sees = row.sum != 0;  // a NaN, too
@@ -218,7 +218,7 @@ __device__ void finish_segment(const split_params& p, const row_work& work, cons
   const bool leads = Tile::clusters && s.leads, sends = Tile::clusters && s.sends;
   if (leads && threadIdx.x == 0)
     expect_bytes(shared_address(&received_barrier), s.lines * (HeadSize + 2) * int{sizeof(float)});
-#pragma unroll 2
+#pragma unroll Tile::query_rows == 16 ? 1 : 2
   for (int line = warp; line < s.lines; line += Tile::warps) {
     line_softmax<HeadSize> row;
     float most = -INFINITY;

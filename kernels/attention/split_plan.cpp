@@ -54,13 +54,17 @@ split_plan plan_split(const split_device& on, const paged_attention_params& p, c
   if (on.clusters && plan.warps == 8 && !plan.warpgroups && plan.block_groups > 1) plan.cluster = 2;
   plan.block_groups = plan.block_groups / plan.cluster * plan.cluster;
   plan.min_tiles = std::max(options.min_tiles * 4 / plan.warps, 1);  // of 16 tokens a warp
+  // note: a batch-invariant row's chunks do not depend on what the others are
+  if (!plan.warpgroups && !p.batch_invariant) plan.switch_tiles = options.switch_tiles;
+  plan.long_share = options.long_share;
   const std::int64_t own = p.step_kv.keys ? p.tokens : 0;
   constexpr int split_kv_tokens = 64;  // of the shortest KV tile
   const std::int64_t tiles = ((p.page_columns << p.page_shift) + own + split_kv_tokens - 1) / split_kv_tokens;
-  STEPGRAPH_EXPECTS((p.rows + p.tokens * group / tile_rows) * (tiles + 1) < std::int64_t{1} << 31 &&
-                        tiles * split_kv_tokens * group < std::int64_t{1} << 31,
-                    "paged_attention: ", p.rows, " rows and ", p.tokens, " tokens of up to ", tiles,
-                    " KV tiles are more than the 2^31 that split-KV attention plans");
+  STEPGRAPH_EXPECTS(
+      (p.rows + p.tokens * group / tile_rows) * (tiles + 1 + plan.switch_tiles) < std::int64_t{1} << 31 &&
+          tiles * split_kv_tokens * group < std::int64_t{1} << 31,
+      "paged_attention: ", p.rows, " rows and ", p.tokens, " tokens of up to ", tiles,
+      " KV tiles are more than the 2^31 that split-KV attention plans");
   const std::size_t line =
       sizeof(float) * (p.head_size + 4);  // one query's partial output, largest logit and sum
   std::size_t partials = 0;

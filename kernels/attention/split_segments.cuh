@@ -52,7 +52,7 @@ template <class Tile>
 __device__ __forceinline__ segment_span span_of(const split_params& p, const row_work& work,
                                                 const segment& s) {
   const int base = work.base(), window = p.op.window;
-  const int first_j = s.first_line / p.group, last_j = (s.first_line + s.lines - 1) / p.group;
+  const int first_j = p.token_of(s.first_line), last_j = p.token_of(s.first_line + s.lines - 1);
   const bool tree = Tile::trees && p.op.tree_mask != nullptr;
   segment_span span;
   span.begin = window > 0 ? max(0, base + (tree ? 0 : first_j) + 1 - window) : 0;
@@ -72,12 +72,11 @@ struct query_tile_place {
   std::int32_t tiles = 0;
 };
 
-/// The query tile that holds KV tile `offset` of its row's. Lanes of a warp search together, unless `next` is
-/// not 0: then it is that one, and begins there.
+/// The query tile that holds KV tile `offset` of its row's, which has several. Lanes of a warp search together, unless
+/// `next` is not 0: then it is that one, and begins there.
 template <class Tile>
-__device__ query_tile_place find_query_tile(const split_params& p, const row_work& work, int offset,
-                                            int next) {
-  if (work.query_tiles == 1) return {0, 0, work.tiles};
+__device__ __forceinline__ query_tile_place find_among(const split_params& p, const row_work& work,
+                                                       int offset, int next) {
   if (p.op.window > 0) {
     const int i = offset / work.tiles;
     return {i, i * work.tiles, work.tiles};
@@ -95,6 +94,24 @@ __device__ query_tile_place find_query_tile(const split_params& p, const row_wor
   }
   const int begin = before(low);
   return {low, begin, before(low + 1) - begin};
+}
+
+/// The same, apart. note: numbers alone, since what is handed over by reference would lie in memory
+template <class Tile>
+__device__ __noinline__ query_tile_place find_apart(const split_params& p, int tokens, int length,
+                                                    int query_tiles, int tiles, int offset, int next) {
+  return find_among<Tile>(p, {.tokens = tokens, .length = length, .query_tiles = query_tiles, .tiles = tiles},
+                          offset, next);
+}
+
+template <class Tile>
+__device__ __forceinline__ query_tile_place find_query_tile(const split_params& p, const row_work& work,
+                                                            int offset, int next) {
+  if (__builtin_expect(work.query_tiles == 1, true)) return {0, 0, work.tiles};
+  if constexpr (Tile::rare_apart)
+    return find_apart<Tile>(p, work.tokens, work.length, work.query_tiles, work.tiles, offset, next);
+  else
+    return find_among<Tile>(p, work, offset, next);
 }
 
 /// The segment that begins at tile `at` of the concatenation. Returns where the next one does;
@@ -179,18 +196,22 @@ __device__ __forceinline__ void place_parts(const split_params& p, const block_w
 template <class Tile, class Body>
 __device__ __forceinline__ void for_each_segment(const split_params& p, const block_work& block,
                                                  Body&& body) {
+  if (block.begin >= block.end) return;
   int at = block.begin, row = block.row, row_begin = block.row_begin;
-  while (at < block.end) {
-    const row_work work = work_of<Tile>(p, row, false);
+  row_work work = block.first;
+  while (true) {
+    row_begin += work.cost > 0 ? block.switch_tiles : 0;
     const int row_end = row_begin + work.cost;
+    at = max(at, row_begin);
     int next_query_tile = 0;
     while (at < row_end && at < block.end) {
       segment s;
       at = next_segment<Tile>(p, block, work, row, row_begin, at, next_query_tile, s);
       if (s.lines > 0) body(work, s);
     }
+    if (at >= block.end) return;
     row_begin = row_end;
-    ++row;
+    work = work_of<Tile>(p, ++row, false);
   }
 }
 
@@ -200,14 +221,17 @@ template <class T, class Tile>
 __device__ void clear_dead_tokens(const split_params& p, int end, int threads) {
   if constexpr (!Tile::guarded) return;
   const int live = min(max(end, 0), p.op.tokens);
+  if (live == p.op.tokens) return;
   const std::int64_t first = std::int64_t{live} * p.op.heads, last = std::int64_t{p.op.tokens} * p.op.heads;
   const int block = blockIdx.y * gridDim.x + blockIdx.x;
   const std::int64_t thread = std::int64_t{block} * threads + threadIdx.x;
   const std::int64_t step = std::int64_t{gridDim.x} * gridDim.y * threads;
   constexpr int vectors = Tile::head_size / 8;
+#pragma unroll 1
   for (std::int64_t i = first * vectors + thread; i < last * vectors; i += step)
     static_cast<uint4*>(p.op.output)[i] = make_uint4(0, 0, 0, 0);
   if (p.op.log_sum_exp)
+#pragma unroll 1
     for (std::int64_t i = first + thread; i < last; i += step) p.op.log_sum_exp[i] = -INFINITY;
 }
 

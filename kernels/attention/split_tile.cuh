@@ -31,10 +31,12 @@ struct split_tile {
   // out of the cache
   static constexpr bool read_once = QueryWarps < 4 && !split_few_registers;
   // the segment at hand lies in shared memory rather than in registers
-  static constexpr bool segment_shared = QueryWarps > 1;
-  static constexpr bool plan_shared = split_few_registers || QueryWarps == 4;  // rather than in registers
+  static constexpr bool segment_shared = QueryWarps > 1 || (split_few_registers && Warps == 8);
+  static constexpr bool plan_shared = split_few_registers || QueryWarps > 1;  // rather than in registers
   static constexpr bool trees = true;
-  static constexpr bool invariant = true;  // batch-invariant splits, too
+  static constexpr bool invariant = QueryWarps == split_invariant_warps;  // batch-invariant splits, too
+  static constexpr bool counts_switches = QueryWarps == 1 && Warps == 4;  // `switch_tiles` are looked at
+  static constexpr bool rare_apart = true;  // what few rows need is kept out of the straight code
   static constexpr int kv_warps = Warps / QueryWarps;
   static constexpr int group_warps = QueryWarps;            // warps that have the same keys
   static constexpr int warp_tokens = kv_tokens / kv_warps;  // keys of a tile that one warp sees

@@ -15,6 +15,7 @@ struct warp_attention {
   float weighted[HeadSize / 8][4] = {};
   float largest[2] = {-INFINITY, -INFINITY};  // base-2 logits over `unit`
   float unit;
+  int lane;  // of the products: as the compiler does not know it, nothing of theirs delays the first copies
   float sum[2] = {0, 0};  // of this thread's columns
 
   __device__ void load_query(const split_params& p, const row_work& work, const segment& s, int query_warp) {
@@ -23,10 +24,12 @@ struct warp_attention {
     for (int half = 0; half < 2; ++half) {
       const int line = query_warp * 16 + half * 8 + lane / 4;
       const bool there = line < s.lines;
-      const int packed = s.first_line + (there ? line : 0), j = packed / group, token = work.first_token + j;
+      const int packed = s.first_line + (there ? line : 0), j = p.token_of(packed);
+      const int token = work.first_token + j;
       const T* const from =
           static_cast<const T*>(p.op.query) +
-          (std::int64_t{token} * p.op.heads + s.kv_head * group + packed % group) * HeadSize + lane % 4 * 2;
+          (std::int64_t{token} * p.op.heads + s.kv_head * group + packed - j * group) * HeadSize +
+          lane % 4 * 2;
 #pragma unroll
       for (int step = 0; step < steps; ++step) {
         query[step][half] = there ? *reinterpret_cast<const std::uint32_t*>(from + step * 16) : 0;
@@ -37,7 +40,6 @@ struct warp_attention {
 
   /// scores = query . keys of this warp's tokens in the stage.
   __device__ void score(std::uint32_t keys, int first_key, float (&scores)[Tile::warp_tokens / 8][4]) const {
-    const int lane = threadIdx.x % 32;
     const std::uint32_t line = keys + (first_key + lane / 16 * 8 + lane % 8) * Tile::line_bytes;
 #pragma unroll
     for (auto& each : scores)
@@ -64,7 +66,7 @@ struct warp_attention {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int line = query_warp * 16 + half * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
-      const int j = (s.first_line + (line < s.lines ? line : 0)) / p.group;
+      const int j = p.token_of(s.first_line + (line < s.lines ? line : 0));
       const token_view view = token_view::make(
           work.base(), j, p.op.window, p.op.tree_mask ? p.op.tree_mask + work.first_token + j : nullptr);
       seen[half] = (view.sees_64(position) & live) >> first_column;
@@ -111,7 +113,6 @@ struct warp_attention {
   /// weighted += weights . values of this warp's tokens in the stage.
   __device__ void weigh(std::uint32_t values, int first_key,
                         const float (&weights)[Tile::warp_tokens / 8][4]) {
-    const int lane = threadIdx.x % 32;
     const std::uint32_t line = values + (first_key + lane / 8 % 2 * 8 + lane % 8) * Tile::line_bytes;
 #pragma unroll
     for (int g = 0; g < key_groups; ++g) {
@@ -131,7 +132,6 @@ struct warp_attention {
 
   /// Leaves the warp's rows, of the tile's first `lines`, for `finish_segment`.
   __device__ void store(float* shared, int query_warp, int kv_warp, int lines) {
-    const int lane = threadIdx.x % 32;
     constexpr int rows = Tile::kv_warps * Tile::query_rows;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

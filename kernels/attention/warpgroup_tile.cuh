@@ -16,6 +16,8 @@ struct warpgroup_tile {
   static constexpr bool guarded = Guarded;
   static constexpr bool trees = Trees;
   static constexpr bool invariant = false;
+  static constexpr bool counts_switches = false;
+  static constexpr bool rare_apart = false;
   static constexpr bool clusters = false;
   static constexpr int consumers = warpgroup_consumers;
   static constexpr int overhead = 1;  // KV tiles that a query tile costs beside its own

@@ -67,6 +67,21 @@ TEST_CASE("split plan: few rows take blocks of eight warps where they fit, in cl
   CHECK(plan_on(hopper, 128, 100, 100).warps == 4);
 }
 
+TEST_CASE("split plan: a change of rows counts, but not where a row's bits may not depend on the others") {
+  const detail::split_device on{.multiprocessors = 132, .clusters = true};
+  paged_attention_params params{.type = element_type::bf16,
+                                .page_columns = 100,
+                                .tokens = 100,
+                                .rows = 100,
+                                .heads = 8,
+                                .kv_heads = 2,
+                                .head_size = 128,
+                                .page_shift = 4};
+  CHECK(detail::plan_split(on, params, {.switch_tiles = 5}).switch_tiles == 5);
+  params.batch_invariant = true;
+  CHECK(detail::plan_split(on, params, {.switch_tiles = 5}).switch_tiles == 0);
+}
+
 TEST_CASE("split plan: a device with too little shared memory is refused by name") {
   CHECK_THROWS_WITH_AS(plan_on(turing, 64, 1, 1), doctest::Contains("needs 68608 bytes of shared memory"),
                        invalid_argument);

@@ -44,9 +44,11 @@ struct planned_batch {
   device_vector<std::uint8_t> workspace;
 };
 
-/// The warpgroup kernel, and blocks of eight warps.
-const detail::split_options all_options[] = {{.warpgroups = 1},
-                                             {.min_tiles = 2, .warps = 8, .warpgroups = 0}};
+/// The warpgroup kernel, blocks of eight warps, and blocks of four whose shares know what a change of rows costs.
+const detail::split_options all_options[] = {
+    {.warpgroups = 1},
+    {.min_tiles = 2, .warps = 8, .warpgroups = 0},
+    {.min_tiles = 2, .warps = 4, .switch_tiles = 3, .long_share = 0, .warpgroups = 0}};
 
 template <class T>
 void compare(const ragged_shape& s, const std::vector<ragged_row>& rows, const detail::split_options& options,
