@@ -9,7 +9,7 @@ namespace stepgraph {
 /// running it. On the host a row is one thread's.
 template <class Team>
 struct row_lanes {
-  static constexpr int count = Team::size() >= 8 ? 8 : 1;
+  static constexpr int count = Team::size() >= 4 ? 4 : 1;
   static constexpr int rows = Team::size() / count;  // of a team at once
 
   STEPGRAPH_HD static int lane(const Team& team) { return team.rank() % count; }
