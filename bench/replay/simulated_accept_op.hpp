@@ -26,7 +26,7 @@ struct simulated_accept_op {
  private:
   STEPGRAPH_HD void accept(int row, bool live, std::uint32_t round) const {
     const int count = p.verify.count(row);
-    if (count == 0) return p.result.none(row, live);
+    if (count == 0) return p.result.store(row, p.result.none(live));
     const float drawn =
         uniform_of(philox4x32_10({{static_cast<std::uint32_t>(row), round, 0, 0}},
                                  static_cast<std::uint32_t>(p.seed), static_cast<std::uint32_t>(p.seed >> 32))
@@ -37,7 +37,7 @@ struct simulated_accept_op {
       p.result.keep(row, kept, kept + 1, p.verify.token_ids[first + kept + 1]);
       ++kept;
     }
-    p.result.finish(row, kept, p.verify.token_ids[first]);
+    p.result.store(row, p.result.finish(row, kept, p.verify.token_ids[first]));
   }
 };
 

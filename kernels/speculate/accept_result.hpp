@@ -73,7 +73,7 @@ struct accept_result {
   }
 
   /// A row that had no tokens, or is dead.
-  STEPGRAPH_HD static accept_counts none(bool live) { return {0, 0, 0, live ? -1 : 0}; }
+  [[nodiscard]] STEPGRAPH_HD static accept_counts none(bool live) { return {0, 0, 0, live ? -1 : 0}; }
 
   /// Draft `node` is kept as number `accepted` (from 0).
   STEPGRAPH_HD void keep(int row, int accepted, int node, std::int32_t token) const {
@@ -82,7 +82,7 @@ struct accept_result {
   }
 
   /// The walk is over; `bonus` is the token after the kept ones, or negative where the row ended without.
-  STEPGRAPH_HD accept_counts finish(int row, int accepted, std::int32_t bonus) const {
+  [[nodiscard]] STEPGRAPH_HD accept_counts finish(int row, int accepted, std::int32_t bonus) const {
     path_of(row)[0] = accepted == 0 && guard_off("accept-zero") ? -1 : 0;
     if (bonus >= 0) emitted(row)[accepted] = bonus;
     return {accepted, accepted + (bonus >= 0 ? 1 : 0), accepted + 1,
