@@ -127,12 +127,6 @@ __device__ __forceinline__ std::int32_t load_global(const std::int32_t* from) {
   return word;
 }
 
-/// The same number, of which the compiler knows nothing: what depends on it is not computed before.
-__device__ __forceinline__ int unknown(int number) {
-  asm volatile("" : "+r"(number));
-  return number;
-}
-
 /// The lowest `count` bits: none below 0, all from 32 on.
 __device__ __forceinline__ std::uint32_t bits_below(int count) {
   std::uint32_t bits;

@@ -5,6 +5,7 @@
 #include "kernels/attention/split_load.cuh"
 #include "kernels/attention/split_warp.cuh"
 #include "kernels/launch.cuh"
+#include "kernels/settled.hpp"
 
 namespace stepgraph::detail {
 
@@ -76,7 +77,8 @@ __device__ void attend_segment(const split_params& p, const block_work& block, c
       commit_copies();
     }
     if constexpr (!Tile::segment_shared) place_parts<Tile>(p, block, planned);
-    attention.lane = Tile::segment_shared ? threadIdx.x % 32 : unknown(threadIdx.x % 32);
+    attention.lane =
+        Tile::segment_shared ? threadIdx.x % 32 : settled(static_cast<std::int32_t>(threadIdx.x % 32));
     attention.unit = plain ? p.op.scale * log2_e : log2_e;
     int stage = 0;
     for (int tile = first_tile; tile < last_tile; ++tile) {

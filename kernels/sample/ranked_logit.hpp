@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/fetch_if.hpp"
 #include "kernels/guard.hpp"
 #include "kernels/sample/row_distribution.hpp"
+#include "kernels/settled.hpp"
 
 /// A logit and its id in one number: the larger logit is larger, of equals the lower id. Any NaN is larger than all
 /// logits, and 0 is less than any. So the largest of a line may be found in any order, by whoever has its logits, an

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/fetch_if.hpp"
+#include "kernels/settled.hpp"
 #include "kernels/speculate/finish_rows.hpp"
 #include "kernels/tile_driver.hpp"
 

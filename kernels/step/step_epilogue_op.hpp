@@ -136,6 +136,7 @@ struct step_epilogue_op {
       std::int64_t line;  // of the ring
     };
     constexpr int few = emitted_tokens::room;
+    static_assert(result_words <= few, "a row's threads write a word of its result each");
     const int row = base + team.rank(), left = live - base;
     const std::int64_t line = std::int64_t{slot} * p.ring_rows + row;
     for (int i = few; row < live && i < mine.result.count; ++i)

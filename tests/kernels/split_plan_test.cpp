@@ -16,7 +16,7 @@ constexpr shared_memory hopper{227 * 1024, 228 * 1024}, ampere{163 * 1024, 164 *
     small_ampere{99 * 1024, 100 * 1024}, turing{64 * 1024, 64 * 1024};
 
 detail::split_plan plan_on(const shared_memory& memory, int head_size, int rows, int tokens,
-                           const detail::split_options& options = {}) {
+                           const detail::split_options& options = {}, bool batch_invariant = false) {
   const bool clusters = memory.block == hopper.block;
   const detail::split_device on{.multiprocessors = 108,
                                 .clusters = clusters,
@@ -30,7 +30,8 @@ detail::split_plan plan_on(const shared_memory& memory, int head_size, int rows,
                              .heads = 8,
                              .kv_heads = 2,
                              .head_size = head_size,
-                             .page_shift = 4},
+                             .page_shift = 4,
+                             .batch_invariant = batch_invariant},
                             options);
 }
 
@@ -68,18 +69,8 @@ TEST_CASE("split plan: few rows take blocks of eight warps where they fit, in cl
 }
 
 TEST_CASE("split plan: a change of rows counts, but not where a row's bits may not depend on the others") {
-  const detail::split_device on{.multiprocessors = 132, .clusters = true};
-  paged_attention_params params{.type = element_type::bf16,
-                                .page_columns = 100,
-                                .tokens = 100,
-                                .rows = 100,
-                                .heads = 8,
-                                .kv_heads = 2,
-                                .head_size = 128,
-                                .page_shift = 4};
-  CHECK(detail::plan_split(on, params, {.switch_tiles = 5}).switch_tiles == 5);
-  params.batch_invariant = true;
-  CHECK(detail::plan_split(on, params, {.switch_tiles = 5}).switch_tiles == 0);
+  CHECK(plan_on(hopper, 128, 100, 100, {.switch_tiles = 5}).switch_tiles == 5);
+  CHECK(plan_on(hopper, 128, 100, 100, {.switch_tiles = 5}, true).switch_tiles == 0);
 }
 
 TEST_CASE("split plan: a device with too little shared memory is refused by name") {
